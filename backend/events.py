@@ -104,7 +104,6 @@ class Started:
     types.ModelSpec: name, engine, precision, device ({}: unknown). `tokenizer`: columns with the
     same fingerprint mean the same by a token id ("": unknown, and tokens cannot be compared).
     `keeps_text` False: it promises the distribution of the plain text, and not that text.
-    `recurrent`: the model keeps a state that every token overwrites.
     """
 
     column: Index
@@ -113,7 +112,6 @@ class Started:
     tokenizer: Name = ""
     spec: dict[Name, Name] = field(default_factory=dict)
     keeps_text: bool = True
-    recurrent: bool = False
     kind: Literal["Started"] = field(default="Started", kw_only=True)
 
 

@@ -11,9 +11,6 @@ from backend.errors import DerbyError, check_range
 
 Origin = Literal["sampled", "drafted", "bonus", "forced", "fixed"]
 
-#: What a cached text can be cut back to: any of its rows, as attention can; or rows of the pass
-#: that has just run, as a recurrent state can that every row overwrites (engines/rewinding.py).
-Rewinds = Literal["any row", "last pass"]
 Logits = NDArray[np.float32]
 
 #: Hidden states of one layer or, beside one another in a row, of several: float32 [tokens, D].
@@ -25,8 +22,7 @@ Layers = tuple[int, ...]
 LAST_LAYER: Layers = (-1,)
 
 #: A KV cache by the engine's own names: 4-D arrays whose axis 2 counts tokens, of which the first
-#: are the cache of the first tokens. Of a model with recurrent state, arrays of any shape, which
-#: are good for the whole of their text alone.
+#: are the cache of the first tokens.
 Arrays = Mapping[str, NDArray[Any]]
 
 #: Rows of one prefill forward pass. Small enough that Stop, and the other columns, never wait
@@ -109,27 +105,21 @@ def _require_unicode(what: str, text: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """Which weights run where. `name` is "built-in", a local folder or a Hub id.
-
-    `long`: it is opened for texts longer than those that it was first trained with, if it is
-    computed otherwise for them (see ModelFiles.original_context).
-    """
+    """Which weights run where. `name` is "built-in", a local folder or a Hub id."""
 
     name: str = "built-in"
     engine: str = "openvino"
     precision: str = "fp32"
     device: str = "CPU"
-    long: bool = False
 
     @property
     def parts(self) -> dict[str, str]:
         """What tells it from others, by name."""
         named = {"name": self.name, "engine": self.engine, "precision": self.precision}
-        return named | {"device": self.device} | ({"texts": "long"} if self.long else {})
+        return named | {"device": self.device}
 
     def __str__(self) -> str:
-        long = ", long texts" if self.long else ""
-        return f"{self.name} on {self.engine} {self.precision} ({self.device}{long})"
+        return f"{self.name} on {self.engine} {self.precision} ({self.device})"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -239,24 +229,14 @@ class Outcome:
 class Capabilities:
     """What an engine can do; a composition that needs more is refused by name.
 
-    `hidden_states`: a session shows those behind the last layer. `rewinds`: what its caches can be
-    cut back to.
+    `hidden_states`: a session shows those behind the last layer. `one_token`: a pass takes one
+    token behind others, so that no guesses can be checked, and a text that is cut is computed
+    again.
     """
 
-    tree: bool = True
     hidden_states: bool = False
     max_context: int = 8192
-    rewinds: Rewinds = "any row"
-
-    def __post_init__(self) -> None:
-        """Raises ValueError for what no recurrent state can do."""
-        if self.recurrent and self.tree:
-            raise ValueError("a model with recurrent state computes one chain of tokens a pass")
-
-    @property
-    def recurrent(self) -> bool:
-        """Whether it keeps a state that every token overwrites."""
-        return self.rewinds == "last pass"
+    one_token: bool = False
 
 
 def chain_parents(n: int) -> tuple[int, ...]:

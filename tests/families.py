@@ -24,7 +24,7 @@ USUAL = {
     "pad_token_id": END,
 }
 
-#: The original context of longrope models: the matrix's short text fits into it with its answer.
+#: The original context of longrope models, beyond which they read nothing.
 ORIGINAL_CONTEXT = 64
 
 
@@ -85,16 +85,7 @@ def _seeing(kind: str, text: dict[str, Any], **vision: Any) -> dict[str, Any]:
     return {"model_type": kind, "text_config": text, "vision_config": seen}
 
 
-#: Each third of a rotary position is for time, height or width; all are the same for text.
-_THREE_POSITIONS = {
-    "rope_parameters": {
-        "rope_type": "default",
-        "rope_theta": 10000.0,
-        "mrope_section": [2, 3, 3],
-    }
-}
 _PICTURES = {"num_attention_heads": 2, "image_size": 28, "patch_size": 14}
-_QWEN_PICTURES = {"depth": 1, "num_heads": 2, "out_hidden_size": 64}
 
 FAMILIES: Mapping[str, dict[str, Any]] = {
     "llama": _usual("llama"),
@@ -193,15 +184,6 @@ FAMILIES: Mapping[str, dict[str, Any]] = {
         **_HEAD,
     ),
     "mistral3": _seeing("mistral3", _usual("mistral", **_HEAD), head_dim=16, **_PICTURES),
-    "qwen2_5_vl": _seeing(
-        "qwen2_5_vl", _usual("qwen2_5_vl_text", **_THREE_POSITIONS), **_QWEN_PICTURES
-    ),
-    "qwen3_vl": _seeing(
-        "qwen3_vl",
-        _usual("qwen3_vl_text", **_THREE_POSITIONS, **_HEAD),
-        deepstack_visual_indexes=[0],
-        **_QWEN_PICTURES,
-    ),
     "gemma3 images": _seeing(
         "gemma3",
         _usual("gemma3_text", query_pre_attn_scalar=16, layer_types=_MIXED, **_WINDOW, **_HEAD),
@@ -265,7 +247,7 @@ def _four(model_type: str, **changes: Any) -> dict[str, Any]:
     return _usual(model_type, num_hidden_layers=4, **changes)
 
 
-#: transformers' OLMo hybrid and Nemotron-H call its masks by an argument's old name.
+#: transformers' Nemotron-H calls its masks by an argument's old name.
 OLD_NAMES = pytest.mark.filterwarnings("ignore:.input_embeds. is deprecated:FutureWarning")
 
 #: Those with recurrent layers, which keep a state of the text.
@@ -284,7 +266,6 @@ RECURRENT: Mapping[str, dict[str, Any]] = {
     "qwen3_5_moe": _four(
         "qwen3_5_moe_text", layer_types=_ALTERNATING, **_LINEAR, **_EXPERTS, **_MROPE, **_HEAD
     ),
-    "olmo_hybrid": _four("olmo_hybrid", layer_types=_ALTERNATING, **_LINEAR),
     "mamba2": {
         "model_type": "mamba2",
         "vocab_size": VOCABULARY,
@@ -347,8 +328,8 @@ RECURRENT: Mapping[str, dict[str, Any]] = {
     ),
 }
 
-#: Those of them that convert to OpenVINO.
-CONVERTED = ("lfm2", "lfm2_moe")
+#: Those whose attention goes by a row's place in the cache: they compute one token at a time, too.
+ONE_TOKEN = ("bloom", "falcon alibi", "gpt_neo", "llama4", "mpt", *RECURRENT)
 
 
 def make(name: str, folder: Path, *, spread: float = 0.15) -> Path:

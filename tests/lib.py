@@ -132,19 +132,16 @@ def drafting(
 
 
 def drafters(engine: FakeEngine, sampling: Sampling) -> dict[str, Callable[[], Drafter]]:
-    """How to make one drafter of each kind that the engine can verify; draft models that agree,
-    nearly agree and do not, recurrent ones for a recurrent engine.
-    """
-    trees = engine.capabilities.tree
+    """How to make one drafter of each kind; draft models agree, nearly agree and do not."""
     models = {"same": engine, "near": Noisy(engine, 0.5), "far": replace(engine, salt=1)}
 
     def draft_model(model: FakeEngine, draft_length: DraftLength) -> NetworkDrafter:
         return drafting(model, draft_length, Sampler(sampling), engine.tokenizer.eos_ids)
 
     def hybrid(model: FakeEngine, k: int) -> Drafter:
-        draft_length = AdaptiveDraftLength(STEEP, 1e-4, k, branches=trees)
+        draft_length = AdaptiveDraftLength(STEEP, 1e-4, k)
         return Hybrid(
-            PromptLookup(draft_length, 3, 2 if trees else 1),
+            PromptLookup(draft_length, 3, 2),
             draft_model(model, draft_length),
             draft_length,
         )
@@ -154,13 +151,12 @@ def drafters(engine: FakeEngine, sampling: Sampling) -> dict[str, Callable[[], D
         for name, model in models.items():
             made[f"{name} draft k={k}"] = partial(draft_model, model, DraftLength(k))
             made[f"{name} hybrid k={k}"] = partial(hybrid, model, k)
-    for k, ngram, most in ((1, 1, 1), (4, 2, 2), (8, 3, 4)):
-        branches = most if trees else 1
+    for k, ngram, branches in ((1, 1, 1), (4, 2, 2), (8, 3, 4)):
         made[f"lookup k={k} n={ngram}"] = partial(PromptLookup, DraftLength(k), ngram, branches)
         made[f"auto lookup k={k}"] = lambda k=k, n=ngram, branches=branches: PromptLookup(
-            AdaptiveDraftLength(STEEP, 0.0, k, branches=trees), n, branches
+            AdaptiveDraftLength(STEEP, 0.0, k), n, branches
         )
-    for shape in ((2, 2, 1), (5, 3, 5), (7, 4, 7), (3, 8, 2), (15, 5, 15)) if trees else ():
+    for shape in ((2, 2, 1), (5, 3, 5), (7, 4, 7), (3, 8, 2), (15, 5, 15)):
         for seeded in (False, True):
             made[f"lookahead {shape}, seeded={seeded}"] = partial(
                 Lookahead, *shape, seeded=seeded, seed=1

@@ -272,13 +272,13 @@ def test_what_is_no_address_of_a_proxy_is_refused(text: str) -> None:
     )
 
 
-def test_lookahead_is_refused_on_a_model_with_recurrent_state() -> None:
-    column, target = default_column("lookahead"), ModelSpec("fake-recurrent", "fake")
+def test_columns_that_guess_are_refused_where_a_pass_takes_one_token() -> None:
+    column, target = default_column("lookup"), ModelSpec("fake-one-token", "fake")
     board = Scoreboard([column])
     Race(Request("x"), (column,), target).run(LoadedModels(), board.add, lambda: False)
-    assert board.scores[0].message == (
-        "Lookahead cannot run on fake-recurrent on fake fp32 (CPU), which keeps recurrent state: "
-        "choose prompt lookup or speculative."
+    assert (
+        board.scores[0].message
+        == "Prompt lookup checks guesses, and fake-one-token on fake fp32 (CPU) computes one token at a time here: choose KV reuse, or another model."
     )
 
 

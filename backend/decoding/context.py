@@ -60,7 +60,7 @@ class Context:
         self._drafter.rewind(length)
 
     def _truncate(self, length: int) -> None:
-        """Cut the cache; what a recurrent model has to forget beyond that is pending again."""
+        """Cut the cache; what that forgets beyond is pending again."""
         self._session.truncate(length)
         if self._drafter.states is not None:
             self._drafter.states.truncate(self._session.length)

@@ -149,8 +149,6 @@ class Answer:
         """One step of the loop. Shapes: n pending, d drafted, s scratch tokens, vocabulary V."""
         clock, before = self._parts.clock, len(self._context.tokens)
         with clock.step():
-            if self._first:  # what a recurrent model's later cut, or another column, goes back to
-                self._parts.session.checkpoint()
             pending = self._context.pending
             offered, drafting = self._propose(), clock.last["draft"]
             with clock.part("mask"):

@@ -127,10 +127,10 @@ class AdaptiveDraftLength(DraftLength):
     call of the draft to begin with, which what calls then take corrects.
     """
 
-    def __init__(self, costs: Costs, call: float, k: int, *, branches: bool = True) -> None:
-        """`branches`: the target can verify trees."""
+    branches = True
+
+    def __init__(self, costs: Costs, call: float, k: int) -> None:
         super().__init__(k)
-        self.branches = branches
         self._costs = costs
         self._call = call
         self._timed = 1  # rounds that told what a call takes, what was given being one

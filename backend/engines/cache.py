@@ -11,7 +11,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from backend.engines.rewinding import REWINDING
 from backend.engines.tree import Tree, require_path, tree_of
 from backend.errors import DerbyError
 from backend.types import LAST_LAYER, Arrays, Capabilities, HiddenStates, Layers, Logits
@@ -72,20 +71,13 @@ class Store(ABC):
 
     `in_place`: rows at the end are dropped for nothing, and `gather` copies only what it moves;
     otherwise it copies the whole cache.
-
-    That of a model with recurrent state (Capabilities.rewinds) keeps states: that behind no row,
-    that of the checkpoint, and of the last pass those behind each row whose logits were asked for,
-    behind its last row, and where it began. `run` and `read` are asked for none but these.
     """
 
     in_place = True
 
     @abstractmethod
     def run(self, work: Pass) -> Logits:
-        """Drop all but the first `work.held` rows and append the new ones: logits [r, V].
-
-        Recurrent states are taken up behind the first `work.held` rows.
-        """
+        """Drop all but the first `work.held` rows and append the new ones: logits [r, V]."""
 
     def hidden_states(self, layers: Layers) -> HiddenStates:
         """The last pass's hidden states of these layers [n, D], valid until the next pass.
@@ -102,14 +94,7 @@ class Store(ABC):
 
     @abstractmethod
     def read(self, places: NDArray[np.int64]) -> Arrays:
-        """Copies of these rows, int64 [m] ascending: [1, heads, m, dim] each.
-
-        Beside them recurrent states, in arrays of any shape: those behind the first m rows, which
-        are the rows asked for.
-        """
-
-    def checkpoint(self, rows: int) -> None:  # noqa: B027 (attention has no need of any)
-        """Go on keeping the recurrent state behind so many rows, in place of an earlier one's."""
+        """Copies of these rows, int64 [m] ascending: [1, heads, m, dim] each."""
 
     @abstractmethod
     def write(self, arrays: Arrays) -> None:
@@ -133,7 +118,6 @@ class Session:
         self._capabilities = capabilities
         self._store: Store | None = store
         self._in_place = store.in_place
-        self._rewinding = REWINDING[capabilities.rewinds]()
         # Of each cached row, 0 if it is context and HIDDEN if it is a hole, or not there yet.
         self._context = np.full(FIRST_CAPACITY, HIDDEN, dtype=np.float32)
         self._held = 0  # rows in the cache, holes included
@@ -178,13 +162,7 @@ class Session:
             np.array(rows, np.int64),
             tree.chain and self.length == self._held,
         )
-        try:
-            logits = store.run(work)
-        except BaseException:
-            if self._capabilities.recurrent:
-                self.truncate(0)  # some layers' states may be further on than others'
-            raise
-        self._rewinding.ran(self.length, n, rows)
+        logits = store.run(work)
         self._start, self._held = self._held, self._held + n
         self._context = _with_room(self._context, self._held)
         self._pending, self._computed = tuple(parents), tokens
@@ -195,7 +173,7 @@ class Session:
         able = self._capabilities
         if len(parents) != n:
             raise RuntimeError(f"{n} tokens with {len(parents)} parent links")
-        if not (tree.chain or able.tree):
+        if able.one_token and not tree.chain:
             raise RuntimeError("this model takes no tree")
         if rows and not 0 <= min(rows) <= max(rows) < n:
             raise RuntimeError(f"rows {tuple(rows)} of {n}")
@@ -216,52 +194,34 @@ class Session:
     def keep(self, rows: Sequence[int]) -> None:
         """Make these pending rows (a path from the context down, ascending) part of the context.
 
-        The other pending rows are forgotten. Cheap: no copy of the cache. Raises RuntimeError if
-        the last of them is one behind which no state was kept.
+        The other pending rows are forgotten. Cheap: no copy of the cache.
         """
         self._opened()
         require_path(rows, self._pending)
-        length = self.length + len(rows)
-        if self._rewinding.nearest(length) != length:
-            raise RuntimeError(f"keep {len(rows)} rows, behind which there are no logits")
         for row in rows:
             self._context[self._start + row] = 0
         if rows:
             self._end = self._start + rows[-1] + 1
         self.tokens += [self._computed[row] for row in rows]
         self._pending = ()
-        self._rewinding.settled(length)
         self._settle()
 
     def truncate(self, length: int) -> None:
-        """Forget everything after the first `length` kept tokens, and any pending rows; where a
-        recurrent state has been overwritten, more than that: `length` says how much is left.
+        """Forget everything after the first `length` kept tokens, and any pending rows; all of the
+        text if that is computed one token at a time: `length` says how much is left.
         """
         self._opened()
         if not 0 <= length <= self.length:
             raise RuntimeError(f"truncate {self.length} tokens to {length}")
-        length = self._rewinding.nearest(length)
+        if self._capabilities.one_token and length < self.length:
+            length = 0
         if length < self.length:
             places = self._places()
             self._context[places[length:]] = HIDDEN
             self._end = int(places[length - 1]) + 1 if length else 0
         del self.tokens[length:]
         self._pending = ()
-        self._rewinding.settled(length)
         self._settle()
-
-    def checkpoint(self) -> None:
-        """Have a later `truncate` find the text that is kept now; of one checkpoint, the last."""
-        if self._pending:
-            raise RuntimeError("checkpoint before keep")
-        if self._capabilities.recurrent and self.length:
-            self._opened().checkpoint(self.length)
-            self._rewinding.checkpoint = self.length
-
-    @property
-    def checkpoints(self) -> tuple[int, ...]:
-        """Lengths that are worth exporting, ascending: of the checkpoint, and of what is kept."""
-        return tuple(sorted({self._rewinding.checkpoint, self.length} - {0}))
 
     def _places(self) -> NDArray[np.int64]:
         """Where the context lies among the cached rows, int64 [length]."""
@@ -302,14 +262,11 @@ class Session:
             self._debt = 0
 
     def export(self, length: int) -> Arrays:
-        """Copies of the KV cache of the first `length` kept tokens: [1, heads, length, dim] each,
-        or, of a recurrent model, whatever it keeps behind them.
+        """Copies of the KV cache of the first `length` kept tokens: [1, heads, length, dim] each.
 
-        Pending rows must have been settled by `keep`. Changes nothing. Raises RuntimeError for a
-        length that `truncate` would not find.
+        Pending rows must have been settled by `keep`. Changes nothing.
         """
-        possible = not self._pending and 0 <= length <= self.length
-        if not possible or self._rewinding.nearest(length) != length:
+        if self._pending or not 0 <= length <= self.length:
             raise RuntimeError(f"export of {length} of {self.length} tokens")
         return self._opened().read(self._places()[:length]) if length else {}
 
@@ -327,7 +284,6 @@ class Session:
         self._context[:length] = 0
         self.tokens = list(tokens)
         self._held = self._end = length
-        self._rewinding.loaded(length)
 
     def reserve(self, length: int) -> None:
         """Prepare for a text of so many tokens what no pass is to wait for."""

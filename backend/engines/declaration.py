@@ -24,8 +24,8 @@ class EngineDeclaration:
     what opening takes on the way (None: no more); all raise DerbyError for what cannot be had.
 
     `models` are the names of models that the engine brings itself; (): it takes any that
-    models/files.py knows; `folders`: as the Hugging Face folders that are made there, which
-    ModelSpec.long is about. `capabilities` are what it can do with a model that allows it: those of
+    models/files.py knows; `folders`: as the Hugging Face folders that are made there.
+    `capabilities` are what it can do with a model that allows it: those of
     a loaded one may be less. `pass_seconds(spec)` states what passes take, seconds by number of
     rows, {} where that is not worth knowing; None: they are measured. `exact` are the precisions
     in which a row's logits do not depend on how many rows run with it, the usual one first. A

@@ -90,10 +90,7 @@ class ModelNetwork(DraftNetwork):
         self, position: int, tokens: Sequence[int], states: HiddenStates, *, wanted: bool
     ) -> Logits:
         """See DraftNetwork. `position` is where the cache ends."""
-        logits = self._forward(tokens, wanted=wanted)
-        # A recurrent draft comes back here once some of its guesses were rejected.
-        self._session.checkpoint()
-        return logits
+        return self._forward(tokens, wanted=wanted)
 
     def guess(self, position: int, token: int) -> Logits:
         return self._forward([token], wanted=True)

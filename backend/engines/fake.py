@@ -6,7 +6,7 @@ and forwards, rows and misuse are counted or refused.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache, reduce
 from time import sleep
 
@@ -23,7 +23,7 @@ from backend.types import Arrays, Capabilities, HiddenStates, Layers, Logits, Mo
 CAPABILITIES = Capabilities(max_context=4096)
 
 #: Of a model whose prefix is a state that each token overwrites.
-RECURRENT = replace(CAPABILITIES, tree=False, rewinds="last pass")
+ONE_TOKEN = Capabilities(max_context=4096, one_token=True)
 
 _MIX = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
@@ -46,8 +46,7 @@ class FakeEngine(Engine):
 
     `blur` adds so much of a second model to its scores: a draft that agrees in part.
     `period` > 0 hashes only the last `period` tokens, so that texts repeat and lookup can win.
-    `step_seconds` is slept in every forward pass, for a page that can be watched. With RECURRENT
-    capabilities it writes the same texts from a state.
+    `step_seconds` is slept in every forward pass, for a page that can be watched.
     """
 
     spec: ModelSpec = field(default_factory=lambda: ModelSpec("fake", "fake", "fp32", "CPU"))
@@ -69,7 +68,7 @@ class FakeEngine(Engine):
         self._memo = lru_cache(maxsize=4096)(self._compute)
 
     def store(self) -> Store:
-        return RecurrentStore(self) if self.capabilities.recurrent else FakeStore(self)
+        return FakeStore(self)
 
     def count(self, work: Pass) -> None:
         """Count a pass, and let it take its time."""
@@ -143,70 +142,6 @@ class FakeStore(Store):
         self._engine.open_sessions -= 1
 
 
-class RecurrentStore(Store):
-    """Reads of every row the state behind it, which here is the text up to it, and keeps no states
-    but those that it must. Raises RuntimeError for whatever it need not be able to do.
-    """
-
-    def __init__(self, engine: FakeEngine) -> None:
-        self._engine = engine
-        self._last: dict[int, tuple[int, ...]] = {}  # states of the last pass, by rows before them
-        self._checkpoint: dict[int, tuple[int, ...]] = {}
-        self._hidden = np.zeros((0, 2), dtype=np.float32)
-        engine.open_sessions += 1
-
-    def run(self, work: Pass) -> Logits:
-        if not work.plain:
-            raise RuntimeError("a recurrent state has no holes and no branches")
-        state = self._state(work.held)
-        self._engine.count(work)
-        self._hidden = np.stack([work.positions, work.tokens], axis=1).astype(np.float32)
-        tokens = work.tokens.tolist()
-        asked = [(*state, *tokens[: row + 1]) for row in work.rows]
-        self._last = {len(each): each for each in (state, *asked, (*state, *tokens))}
-        logits = np.zeros((len(asked), self._engine.vocab_size), dtype=np.float32)
-        for place, each in enumerate(asked):
-            logits[place] = self._engine.logits(each)
-        return logits
-
-    def _state(self, rows: int) -> tuple[int, ...]:
-        """The state behind so many rows."""
-        known = {0: (), **self._checkpoint, **self._last}
-        if rows not in known:
-            raise RuntimeError(f"the state behind {rows} rows is gone; there are {sorted(known)}")
-        return known[rows]
-
-    def hidden_states(self, layers: Layers) -> HiddenStates:
-        """Of each new row its position and its token."""
-        return self._hidden
-
-    def gather(self, start: int, index: NDArray[np.int64]) -> None:
-        raise RuntimeError("a recurrent state has no holes to be taken out")
-
-    def checkpoint(self, rows: int) -> None:
-        self._checkpoint = {rows: self._state(rows)}
-
-    def read(self, places: NDArray[np.int64]) -> Arrays:
-        """The tokens, as if there were rows of attention too, and the state as a hash [1, 1]."""
-        state = self._state(len(places))
-        tokens = np.array(state, dtype=np.int64)[places]
-        return {
-            "tokens": tokens.reshape(1, 1, -1, 1),
-            "state": np.array([[hash_of(state)]], dtype=np.uint64),
-        }
-
-    def write(self, arrays: Arrays) -> None:
-        if arrays.keys() != {"tokens", "state"}:
-            raise RuntimeError("arrays of another model")
-        state = tuple(arrays["tokens"].ravel().tolist())
-        if hash_of(state) != int(arrays["state"][0, 0]):
-            raise RuntimeError("the state is not the one behind these rows")
-        self._last, self._checkpoint = {len(state): state}, {}
-
-    def close(self) -> None:
-        self._engine.open_sessions -= 1
-
-
 #: Bytes that the weights of a fake model are said to take.
 WEIGHT_BYTES = 1_000_000
 
@@ -214,18 +149,15 @@ WEIGHT_BYTES = 1_000_000
 STEEP_PASSES = {rows: 5e-4 * (1 + rows) for rows in (1, 2, 3, 4, 6, 8, 12, 16, 24, 48)}
 
 #: The models that can be named: "fake", its disagreeing draft, and those that are slow, repeat
-#: themselves, or do both for ever; passes of "fake-priced" have stated costs. "fake-recurrent" and
-#: "fake-recurrent-loop" write what "fake" and "fake-loop" write, from a recurrent state.
+#: themselves, or do both for ever; passes of "fake-priced" have stated costs, and "fake-one-token"
+#: writes what "fake" writes, one token at a time.
 _MODELS: dict[str, Callable[[ModelSpec], FakeEngine]] = {
     "fake": FakeEngine,
     "fake-slow": lambda spec: FakeEngine(spec, step_seconds=0.02),
     "fake-draft": lambda spec: FakeEngine(spec, salt=7),
     "fake-loop": lambda spec: FakeEngine(spec, period=2, sharpness=4.0),
     "fake-priced": FakeEngine,
-    "fake-recurrent": lambda spec: FakeEngine(spec, capabilities=RECURRENT),
-    "fake-recurrent-loop": lambda spec: FakeEngine(
-        spec, period=2, sharpness=4.0, capabilities=RECURRENT
-    ),
+    "fake-one-token": lambda spec: FakeEngine(spec, capabilities=ONE_TOKEN),
     "fake-endless": lambda spec: FakeEngine(spec, period=2, sharpness=4.0, step_seconds=0.02),
 }
 
@@ -246,7 +178,7 @@ FAKE = EngineDeclaration(
     device_help="CPU",
     open=open_fake,
     estimate_bytes=lambda _spec, _say: WEIGHT_BYTES,
-    models=("fake", "fake-slow", "fake-draft", "fake-loop", "fake-recurrent"),
+    models=("fake", "fake-slow", "fake-draft", "fake-loop", "fake-one-token"),
     capabilities=CAPABILITIES,
     pass_seconds=lambda spec: STEEP_PASSES if spec.name == "fake-priced" else {},
     loads_at_once=True,

@@ -41,9 +41,7 @@ class ModelFiles:
     Of the layers, those in `sliding` see only the last `window` positions. `row_bytes` is what a
     token takes in a KV cache of float32; 0: not known.
 
-    Rotary positions of the type longrope have short factors for texts of up to `original_context`
-    tokens and long ones for all others. They are chosen when the model is opened: `long_factors`
-    says which, and `max_context` is how far those reach. 0: the model is not of this type.
+    `capped`: a sentence on why `max_context` is not all that the model reads; "": it is.
     """
 
     folder: Path
@@ -54,28 +52,13 @@ class ModelFiles:
     window: int = 0
     sliding: tuple[bool, ...] = ()
     ready_made: bool = False
-    original_context: int = 0
-    long_factors: bool = False
+    capped: str = ""
     row_bytes: int = 0
 
     @property
     def weights(self) -> int:
         """How many there are in its safetensors files, by the headers of these."""
         return weights_in(self.folder)
-
-    @property
-    def factors(self) -> str:
-        """A sentence on which of its factors a longrope model is opened with; "": it has no
-        choice.
-        """
-        if not self.original_context:
-            return ""
-        if self.long_factors:
-            return f"Opened with its factors for long texts, up to {self.max_context:,} tokens."
-        return (
-            f"Opened with its factors for texts of up to {self.original_context:,} tokens: set a "
-            f"higher context limit for longer texts."
-        )
 
 
 def weights_in(folder: Path) -> int:
@@ -105,15 +88,14 @@ def model_title(name: str) -> str:
     return BUILT_IN_TITLE if name == BUILT_IN else name
 
 
-def model_files(name: str, say: Say, *, long: bool = False) -> ModelFiles:
-    """Find the model called `name`, downloading it if need be; `long`: for texts beyond its
-    original context, where that makes a difference.
+def model_files(name: str, say: Say) -> ModelFiles:
+    """Find the model called `name`, downloading it if need be.
 
     `name` is "built-in", a folder (absolute, or starting with "." or "~"), or a Hub id
     "owner/model". `say` receives short sentences about what takes long. Raises DerbyError when
     there is no such model, or none that can be loaded safely.
     """
-    return _describe(model_folder(name, say), name, long=long)
+    return _describe(model_folder(name, say), name)
 
 
 def gguf_file(name: str, say: Say) -> Path:
@@ -194,7 +176,7 @@ def _require_every_shard(folder: Path, name: str) -> None:
             )
 
 
-def _describe(folder: Path, name: str, *, long: bool) -> ModelFiles:
+def _describe(folder: Path, name: str) -> ModelFiles:
     try:
         config = _text_config(folder, name)
         window, sliding = _window(config)
@@ -203,22 +185,20 @@ def _describe(folder: Path, name: str, *, long: bool) -> ModelFiles:
         raise
     except Exception as error:  # whatever its makers wrote
         raise loading_error(name, f"The config.json of {name!r} cannot be read", error) from error
-    # A ready-made graph chooses the factors itself, pass by pass: it must never reach beyond.
-    long = long and original > 0 and not is_ready_made(folder)
-    fingerprint = fingerprint_of(folder)
-    if long:  # the same weights, but another model
-        fingerprint = hashlib.sha256(f"{fingerprint} long factors".encode()).hexdigest()
+    capped = (
+        f"{name} reads up to {original:,} tokens here, its original context, because its positions "
+        "change for longer texts."
+    )
     return ModelFiles(
         folder=folder,
-        fingerprint=fingerprint,
-        max_context=original if original and not long else longest,
+        fingerprint=fingerprint_of(folder),
+        max_context=original or longest,
         vocab_size=config["vocab_size"],
         eos_ids=_eos_ids(folder, name, config.get("eos_token_id")),
         window=window,
         sliding=sliding,
         ready_made=is_ready_made(folder),
-        original_context=original,
-        long_factors=long,
+        capped=capped if original else "",
         row_bytes=_row_bytes(config),
     )
 
@@ -275,7 +255,8 @@ def _ropes(config: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _original_context(config: dict[str, Any]) -> int:
-    """ModelFiles.original_context; 0 as well where the long factors have nothing left to do.
+    """Tokens up to which longrope positions have their short factors; 0: they have no others, or
+    those have nothing left to do.
 
     The type "dynamic" changes its factors too, but only beyond max_position_embeddings, and so
     never here.
@@ -283,13 +264,6 @@ def _original_context(config: dict[str, Any]) -> int:
     ropes = [rope for rope in _ropes(config) if rope.get("rope_type") == LONGROPE]
     shortest = min((rope["original_max_position_embeddings"] for rope in ropes), default=0)
     return shortest if shortest < config["max_position_embeddings"] else 0
-
-
-def fix_long_factors(config: dict[str, Any]) -> None:
-    """Have a configuration's longrope positions use the long factors for texts of any length."""
-    for rope in _ropes(config):
-        for long in [name for name in rope if name.startswith("long_")]:
-            rope[long.replace("long_", "short_", 1)] = rope[long]
 
 
 def _window(config: dict[str, Any]) -> tuple[int, tuple[bool, ...]]:

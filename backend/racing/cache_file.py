@@ -26,10 +26,10 @@ class StoredCache(NamedTuple):
 
 def save_cache(path: Path, engine: Engine, session: Session) -> None:
     """Write the tokens of a session and their cache. Raises DerbyError for what cannot be saved."""
-    if engine.capabilities.recurrent:
+    if engine.capabilities.one_token:
         raise DerbyError(
-            f"{engine.spec} keeps a state in place of a cache of its tokens, which --save-cache "
-            "does not save: choose another model."
+            f"{engine.spec} computes one token at a time here, and --save-cache does not save its "
+            "state: choose another model."
         )
     arrays = {f"cache/{name}": array for name, array in session.export(session.length).items()}
     arrays[_TOKENS] = np.array(session.tokens, dtype=np.int64)

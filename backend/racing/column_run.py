@@ -124,7 +124,6 @@ class _LocalRun:
             target.tokenizer.fingerprint,
             target.spec.parts,
             column.keeps_text(hottest(request.sampling, program)),
-            target.capabilities.recurrent,
         )
         if program is not None:
             # Made once a model, and so no cost of this column's.
@@ -227,6 +226,11 @@ class _LocalRun:
     ) -> tuple[Drafter, float]:
         """The column's drafter, and the seconds of a pass of its draft."""
         target, loading, strategy = self._target, self._loading, self._column.strategy
+        if strategy.guesses and target.capabilities.one_token:
+            raise DerbyError(
+                f"{self._column.title} checks guesses, and {target.spec} computes one token at a "
+                "time here: choose KV reuse, or another model."
+            )
         weights = loading.weights(self._column, target)
         draft, missing = self._draft(opened, weights, prompt)
         inputs = DrafterInputs(
@@ -254,6 +258,11 @@ class _LocalRun:
         engine, missing = loading.draft(target.spec, weights)
         if engine is None:
             return None, missing
+        if engine.capabilities.one_token:
+            raise DerbyError(
+                f"{engine.spec} computes one token at a time here and cannot take a guess back: "
+                "choose another draft."
+            )
         require_same_tokenizer(target.tokenizer, engine.tokenizer, str(engine.spec))
         session = self._session(opened, engine, "draft", prompt)
         return ModelNetwork(session, engine, loading.call_seconds(engine)), ""

@@ -18,15 +18,12 @@ Say = Callable[[str], None]
 class Loading:
     """One race's view of `models`. Everything raises DerbyError for what cannot be had."""
 
-    def __init__(self, models: LoadedModels, say: Say, context: int = 0) -> None:
-        """`context`: the race's context limit; 0: none is asked for."""
+    def __init__(self, models: LoadedModels, say: Say) -> None:
         self.models, self.say = models, say
-        self._context = context
         self._tried: dict[ModelSpec, Engine | Exception] = {}
         self._needed: list[ModelSpec] = []  # by this race so far: its targets, then its drafts
 
     def engine(self, spec: ModelSpec) -> Engine:
-        spec = self._within_context(spec)
         if spec not in self._tried:
             try:
                 if spec not in self._needed:
@@ -39,9 +36,6 @@ class Loading:
         if isinstance(engine, Exception):
             raise engine
         return engine
-
-    def _within_context(self, spec: ModelSpec) -> ModelSpec:
-        return self.models.within_context(spec, self._context, self.say)
 
     def costs(self, engine: Engine) -> Costs:
         """What its passes are known to cost."""
@@ -90,7 +84,7 @@ class Loading:
         others: list[int] = []
         for i, column in enumerate(columns):
             if column.strategy.lane is None:
-                by_target.setdefault(self._target(column, default), []).append(i)
+                by_target.setdefault(column.target(default), []).append(i)
             else:
                 others.append(i)
         self.models.require_room(by_target, self.say)
@@ -114,7 +108,7 @@ class Loading:
         for column in columns:
             if column.strategy.lane is not None:
                 continue
-            target = self._target(column, default)
+            target = column.target(default)
             try:
                 engine = self.engine(target)
                 weights = self.weights(column, engine)
@@ -128,9 +122,6 @@ class Loading:
                     self.models.price(priced, self.say, remeasure=remeasure)
             if draft is not None:
                 self.call_seconds(draft)
-
-    def _target(self, column: Column, default: ModelSpec) -> ModelSpec:
-        return self._within_context(column.target(default))
 
     def weights(self, column: Column, target: Engine) -> Weights:
         """What the column's drafter needs, that of the Hub fetched: its files tell of what kind it

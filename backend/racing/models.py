@@ -5,7 +5,6 @@ import logging
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -22,7 +21,6 @@ from backend.engines.registry import engine_named
 from backend.errors import DerbyError
 from backend.grammar.grammars import Grammars
 from backend.limits import PRIVATE, Limits
-from backend.models.files import model_files
 from backend.models.hub import HUB_ID, hub_folder
 from backend.racing.sessions import KeptSessions
 from backend.racing.usual import size
@@ -155,23 +153,6 @@ class LoadedModels:
                 f"{BUDGET_VARIABLE} to more bytes."
             )
 
-    def within_context(self, spec: ModelSpec, context: int, say: Say) -> ModelSpec:
-        """The model as it is opened for texts of up to `context` tokens: for most of them the same
-        whatever the limit (see ModelFiles.original_context).
-        """
-        if context == 0:
-            return spec
-        try:
-            declared = engine_named(spec.engine)
-            if declared.models or not declared.folders:
-                return spec
-            self._fetch(spec, say)
-            files = model_files(spec.name, say)
-        except Exception:  # which is for its own column to tell
-            return spec
-        beyond = 0 < files.original_context < context
-        return replace(spec, long=beyond and not files.ready_made)
-
     def fetch(self, name: str, say: Say) -> None:
         """Have the files of the Hub model `name` here; any other name is left alone. Raises
         DerbyError for what cannot be had.
@@ -226,6 +207,8 @@ class LoadedModels:
 
     def price(self, engine: Engine, say: Say, *, remeasure: bool = False) -> None:
         """Measure what passes of a loaded engine cost if that was never tried, or `remeasure`."""
+        if engine.capabilities.one_token:  # it has passes of one width
+            return
         if remeasure or engine.spec not in self._priced:
             self._priced.add(engine.spec)
             self._costs[engine.spec] = costs_of(engine, say, remeasure=remeasure)

@@ -66,7 +66,7 @@ class Race:
         cannot all be kept; one that cannot be loaded fails its own columns.
         """
         loads = models.loads
-        loading = Loading(models, lambda text: emit(Preparing(text)), self.request.context)
+        loading = Loading(models, lambda text: emit(Preparing(text)))
         first, *later = loading.batches(self.columns, self.target)
         self._load(first, loading)
         fitting = self._fitting(loading)

@@ -84,7 +84,6 @@ class Score:
     served: Served | None = None  # what the server told last
 
     keeps_text: bool = True  # False: it promises the distribution alone
-    recurrent: bool = False  # its model keeps a state that every token overwrites
 
     prompt_tokens: int = 0
     prefilled: int = 0  # tokens of the prompt that are computed, or need not be
@@ -137,7 +136,7 @@ class Score:
                 self.state = "prefill"
                 self.model, self.prompt_tokens = event.model, event.prompt_tokens
                 self.spec, self.tokenizer = event.spec, event.tokenizer
-                self.keeps_text, self.recurrent = event.keeps_text, event.recurrent
+                self.keeps_text = event.keeps_text
             case Prepared():
                 self.reused, self.compiled = event.reused, event.compiled
                 self.prefilled = min(event.reused, self.prompt_tokens)

@@ -124,7 +124,7 @@ def headlines(board: Scoreboard) -> tuple[str, str]:
         if not lent and not any(score.length for score in board.scores):
             return "Stopped before the first token.", failed
         return f"{_NO_LONGER_LENT if lent else 'Stopped early.'} {speed}", failed
-    rest = [_kept_texts(board), _other_weights(board), _recurrent(board), failed]
+    rest = [_kept_texts(board), _other_weights(board), failed]
     return speed, " ".join(filter(None, rest))
 
 
@@ -504,18 +504,6 @@ def _faster_same(board: Scoreboard) -> list[int]:
     if same and finish and finish.column in as_fast(board, same[0]):
         same.sort(key=lambda i: i != finish.column)
     return same
-
-
-def _recurrent(board: Scoreboard) -> str:
-    """What is different for columns whose models keep recurrent state."""
-    names = [board.name(i) for i, score in enumerate(board.scores) if score.recurrent]
-    if not names:
-        return ""
-    whose = "" if len(names) == len(board.scores) else f" of {listed(names)}"
-    return (
-        f"The model{whose} keeps recurrent state: it checks one chain of guesses at a time, and "
-        "reuses a cache only if the new text begins with all of the old one."
-    )
 
 
 def ledger(board: Scoreboard) -> str:

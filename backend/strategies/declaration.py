@@ -53,8 +53,7 @@ class DrafterInputs:
         if not self.values["auto"]:
             return DraftLength(self.values["k"])
         seconds = 0.0 if self.draft is None else self.draft.seconds
-        branches = self.target.capabilities.tree
-        return AdaptiveDraftLength(self.costs, seconds, self.values["k"], branches=branches)
+        return AdaptiveDraftLength(self.costs, seconds, self.values["k"])
 
 
 @dataclass(frozen=True, slots=True)

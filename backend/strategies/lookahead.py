@@ -3,7 +3,6 @@
 from backend.decoding.drafter import UNDECIDED, Drafter
 from backend.drafters.lookahead import Lookahead
 from backend.drafters.lookahead_plan import LADDER, Sizes, choose_sizes, predicted
-from backend.errors import DerbyError
 from backend.strategies.declaration import Candidate, DrafterInputs, Strategy, Values
 from backend.strategies.equivalents import Equivalent, Lookup, Nothing
 from backend.strategies.settings import NAMED_SIZE, Flag, WholeNumber
@@ -18,17 +17,6 @@ def scratch_depth(values: Values) -> int:
 
 
 def build(inputs: DrafterInputs) -> Drafter:
-    able = inputs.target.capabilities
-    if able.recurrent:
-        raise DerbyError(
-            f"Lookahead cannot run on {inputs.target.spec}, which keeps recurrent state: choose "
-            "prompt lookup or speculative."
-        )
-    if not able.tree:
-        raise DerbyError(
-            f"Lookahead needs tree attention, which {inputs.target.spec} does not have: choose "
-            "prompt lookup or speculative."
-        )
     values, seed = inputs.values, inputs.sampler.sampling.seed
     sizes, decision = Sizes(values["window"], values["level"], values["guesses"]), UNDECIDED
     if values["auto"]:

@@ -24,7 +24,6 @@ def lookup_of(
     declined: tuple[str, ...] = (),
 ) -> PromptLookup:
     """`declined`: see Decision."""
-    branches = branches if inputs.target.capabilities.tree else 1
     return PromptLookup(length, ngram, branches, declined)
 
 

@@ -14,7 +14,7 @@ from backend.decoding.drafter import Decision, Drafter
 from backend.decoding.verification import KEYED, DistributionVerifier, Verifier
 from backend.drafters.draft_length import DraftLength
 from backend.drafters.prompt_lookup import PromptLookup
-from backend.engines.fake import RECURRENT, FakeEngine
+from backend.engines.fake import FakeEngine
 from backend.errors import DerbyError
 from backend.events import Decided, Finished, Prefilled, Proposed, Step
 from backend.text import ByteTokenizer
@@ -24,11 +24,7 @@ MODELS = {
     "varied": FakeEngine(),
     "repetitive": FakeEngine(period=2, sharpness=4.0),
     "short-lived": FakeEngine(period=1, sharpness=1.0),
-    "recurrent": FakeEngine(capabilities=RECURRENT),
-    "recurrent, repetitive": FakeEngine(period=2, sharpness=4.0, capabilities=RECURRENT),
 }
-#: Those that write the same text with a cache of rows and with a recurrent state.
-VARIED = ("varied", "recurrent")
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -51,9 +47,8 @@ def test_every_lossless_composition_equals_the_definition(
 
 
 @pytest.mark.parametrize("wrong", range(9))
-@pytest.mark.parametrize("model", VARIED)
-def test_a_rejection_at_any_position_of_a_block_changes_nothing(model: str, wrong: int) -> None:
-    engine = MODELS[model]
+def test_a_rejection_at_any_position_of_a_block_changes_nothing(wrong: int) -> None:
+    engine = MODELS["varied"]
     request = Request("x", max_new_tokens=60, sampling=Sampling(0.8, seed=3))
     truth = naive(engine, PROMPT, request)
     drafter = Script(truth, len(PROMPT), k=8, wrong=wrong)
@@ -71,7 +66,6 @@ def test_a_rejection_at_any_position_of_a_block_changes_nothing(model: str, wron
     prompt=st.binary(min_size=1, max_size=200),
     length=st.integers(1, 40),
     pick=st.integers(0, 10**6),
-    model=st.sampled_from(["repetitive", "recurrent, repetitive"]),
 )
 @settings(max_examples=100, deadline=None)
 def test_any_request_any_drafter(
@@ -82,9 +76,8 @@ def test_any_request_any_drafter(
     prompt: bytes,
     length: int,
     pick: int,
-    model: str,
 ) -> None:
-    engine = MODELS[model]
+    engine = MODELS["repetitive"]
     sampling = Sampling(temperature, top_k, top_p, seed)
     request = Request("x", max_new_tokens=length, sampling=sampling)
     made = list(drafters(engine, sampling).items())
@@ -122,11 +115,8 @@ def test_eos_inside_an_accepted_block_ends_the_text_there(offset: int) -> None:
 
 @pytest.mark.parametrize("start", range(1, 11))
 @pytest.mark.parametrize("length", [1, 3])
-@pytest.mark.parametrize("model", VARIED)
-def test_a_stop_string_at_any_offset_ends_text_and_tokens_alike(
-    model: str, start: int, length: int
-) -> None:
-    engine = MODELS[model]
+def test_a_stop_string_at_any_offset_ends_text_and_tokens_alike(start: int, length: int) -> None:
+    engine = MODELS["varied"]
     plain = Request("x", max_new_tokens=30)
     text = run(engine, plain).score.text
     stop = text[start : start + length]
@@ -139,9 +129,8 @@ def test_a_stop_string_at_any_offset_ends_text_and_tokens_alike(
         assert (found.tokens, found.score.text) == (expected.tokens, expected.score.text), name
 
 
-@pytest.mark.parametrize("model", VARIED)
-def test_every_limit_is_exact(model: str) -> None:
-    engine = MODELS[model]
+def test_every_limit_is_exact() -> None:
+    engine = MODELS["varied"]
     for limit in (1, 2, 3, 5, 8, 9, 10, 19):
         request = Request("x", max_new_tokens=limit)
         for name, make in drafters(engine, request.sampling).items():
@@ -153,9 +142,8 @@ def test_every_limit_is_exact(model: str) -> None:
     assert found.reason == "token limit"
 
 
-@pytest.mark.parametrize("model", ["repetitive", "recurrent, repetitive"])
-def test_bookkeeping_adds_up(model: str) -> None:
-    engine = MODELS[model]
+def test_bookkeeping_adds_up() -> None:
+    engine = MODELS["repetitive"]
     request = Request("x", max_new_tokens=50, sampling=Sampling(0.7))
     for name, make in drafters(engine, request.sampling).items():
         before = engine.forwards

@@ -8,7 +8,7 @@ from operator import mul
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lib import PROMPT, Noisy, drafting, naive, run
+from lib import PROMPT, drafting, run
 
 from backend.costs.pass_costs import CONTEXT, UNKNOWN_COSTS, PassCosts, RunningCosts
 from backend.decoding.drafter import UNDECIDED
@@ -26,7 +26,7 @@ from backend.drafters.network_drafter import NetworkDrafter
 from backend.drafters.prompt_lookup import PromptLookup
 from backend.engines.fake import FakeEngine
 from backend.events import Decided
-from backend.types import Capabilities, Outcome, Proposal, Request
+from backend.types import Outcome, Proposal, Request
 
 CURVE = PassCosts((1, 2, 4, 8, 16), (10.0, 11.0, 12.0, 14.0, 22.0), 0.0)
 NO_LOGITS: object = ()
@@ -264,14 +264,3 @@ def test_every_drafter_sums_up_once_when_the_text_has_ended(k: int) -> None:
             assert sum(int(all_) for _, all_ in counts) == sum(s.drafted for s in found.steps)
         fixed = run(engine, request, make(DraftLength(k)))
         assert not any(isinstance(event, Decided) for event in fixed.events)
-
-
-@pytest.mark.parametrize("draft", ["lookup", "model"])
-def test_a_target_without_trees_gets_chains_alone(draft: str) -> None:
-    engine = FakeEngine(period=2, sharpness=4.0, capabilities=Capabilities(tree=False))
-    request = Request("x", max_new_tokens=120)
-    length = AdaptiveDraftLength(CURVE, 0.0, 8, branches=False)
-    drafter = PromptLookup(length, 3) if draft == "lookup" else drafting(Noisy(engine, 0.5), length)
-    found = run(engine, request, drafter)
-    assert found.tokens == naive(engine, PROMPT, request)
-    assert any(step.drafted for step in found.steps)

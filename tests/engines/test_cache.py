@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from backend.engines.base import Engine, Session
-from backend.engines.fake import RECURRENT, FakeEngine
+from backend.engines.fake import ONE_TOKEN, FakeEngine
 from backend.errors import DerbyError
 from backend.racing.models import LoadedModels
 from backend.text import ByteTokenizer
@@ -194,7 +194,7 @@ def test_what_a_model_cannot_compute_is_refused_whatever_the_engine(engine: Engi
     """The fake took trees for models without them, so that no test saw who sent some, and OpenVINO
     read beyond its model's positions.
     """
-    session = Session(engine.store(), replace(engine.capabilities, tree=False, max_context=4))
+    session = Session(engine.store(), replace(engine.capabilities, one_token=True, max_context=4))
     session.forward([5, 6], [-1, 0], ())
     session.keep([0, 1])
     with pytest.raises(RuntimeError, match="takes no tree"):
@@ -204,88 +204,14 @@ def test_what_a_model_cannot_compute_is_refused_whatever_the_engine(engine: Engi
     session.forward([7, 8], [-1, 0], (1,))
 
 
-@settings(max_examples=60, deadline=None)
-@given(data=st.data())
-def test_a_recurrent_cache_is_the_text_that_it_says_whatever_it_went_through(
-    data: st.DataObject,
-) -> None:
-    """Chains of which any row is the last one kept, texts cut anywhere, checkpoints, and moves to
-    another cache, in any order; the store refuses a state that it need not have.
-    """
-    engine, text = FakeEngine(capabilities=RECURRENT), list[int]()
-    session = engine.open()
-    for _ in range(data.draw(st.integers(2, 8))):
-        tokens = data.draw(st.lists(TOKENS, min_size=1, max_size=6))
-        logits = forward(session, tokens)
-        for row in range(len(tokens)):
-            assert np.array_equal(logits[row], engine.logits(text + tokens[: row + 1]))
-        kept = data.draw(st.integers(0, len(tokens)))
-        session.keep(range(kept))
-        text += tokens[:kept]
-        deed = data.draw(st.sampled_from(["go on", "rewind", "checkpoint", "move"]))
-        if deed == "rewind":
-            length = data.draw(st.integers(0, len(text)))
-            session.truncate(length)
-            assert session.length <= length
-            assert session.length == length or length < len(text)
-        elif deed == "checkpoint":
-            session.checkpoint()
-        elif deed == "move" and session.checkpoints:
-            length = data.draw(st.sampled_from(session.checkpoints))
-            arrays = session.export(length)
-            session = engine.open()
-            session.load(text[:length], arrays)
-        del text[session.length :]
-
-
-def recurrent(text: Sequence[int], *, checkpoint: int = 0) -> Session:
-    """A cache that has computed the text one token after another, since a checkpoint perhaps."""
-    session = FakeEngine(capabilities=RECURRENT).open()
-    for i, token in enumerate(text):
-        if i == checkpoint:
-            session.checkpoint()
-        forward(session, [token])
-        session.keep([0])
-    return session
-
-
-def test_a_recurrent_text_is_cut_to_the_last_pass_to_a_checkpoint_or_to_nothing() -> None:
-    for checkpoint in (0, 3):
-        for length, left in ((8, 8), (7, 7), (6, checkpoint), (3, checkpoint), (2, 0), (0, 0)):
-            session = recurrent(range(8), checkpoint=checkpoint)
-            session.truncate(length)
-            assert session.length == left
-            assert session.checkpoints == tuple(sorted({left, checkpoint * (left > 0)} - {0}))
-
-
-def test_what_a_recurrent_cache_need_not_have_is_refused() -> None:
-    session = recurrent(range(4))
-    with pytest.raises(RuntimeError, match="export of 2 of 4"):
-        session.export(2)
-    session.forward([4, 5, 6], chain_parents(3), (2,))
-    with pytest.raises(RuntimeError, match="behind which there are no logits"):
-        session.keep([0])
-    session.keep(range(3))
-    with pytest.raises(RuntimeError, match="takes no tree"):
-        session.forward([1, 2], [-1, -1], ())
-    with pytest.raises(ValueError, match="one chain of tokens a pass"):
-        replace(FakeEngine().capabilities, rewinds="last pass")
-
-
-def test_a_pass_that_fails_midway_leaves_no_recurrent_state(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Some layers have gone on, others have not: what is kept then is no text's."""
-    session = recurrent(range(4), checkpoint=2)
-
-    def fail(_: object, __: object) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr("backend.engines.fake.RecurrentStore.run", fail)
-    with pytest.raises(MemoryError):
-        forward(session, [5])
-    assert session.length == 0
-    assert session.checkpoints == ()
+def test_a_text_that_is_computed_token_by_token_is_cut_to_nothing() -> None:
+    session = FakeEngine(capabilities=ONE_TOKEN).open()
+    forward(session, range(4))
+    session.keep(range(4))
+    session.truncate(4)
+    assert session.tokens == [0, 1, 2, 3]
+    session.truncate(3)
+    assert session.tokens == []
 
 
 def test_misuse_is_refused(engine: Engine) -> None:

@@ -2,12 +2,12 @@
 the architecture; each family is a tiny random model.
 """
 
+import re
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from re import findall
 from typing import Any
 
 import families
@@ -24,15 +24,18 @@ from backend.drafters.network_drafter import NetworkDrafter
 from backend.drafters.prompt_lookup import PromptLookup
 from backend.engines.base import Engine
 from backend.engines.draft import ModelNetwork
-from backend.engines.openvino import export, refusal
+from backend.engines.openvino import export
 from backend.engines.openvino.compress import int4
 from backend.engines.openvino.conversion import converted
 from backend.engines.openvino.engine import OpenVINOEngine, open_openvino
-from backend.engines.openvino.export import openvino_ir
 from backend.engines.torch.engine import TorchEngine, open_torch
 from backend.errors import DerbyError
 from backend.events import Step
 from backend.models.files import model_files
+from backend.racing.models import LoadedModels
+from backend.racing.race import Race
+from backend.results.scoreboard import Scoreboard
+from backend.strategies.column import parse_column
 from backend.text import HfTokenizer
 from backend.types import ModelSpec, Request, Sampling, chain_parents
 
@@ -52,8 +55,9 @@ NEW_TOKENS = 24
 SAMPLINGS = [Sampling(), Sampling(temperature=0.8, seed=3)]
 
 
-#: Those that always run: plain, factors by length, layers that share, no trees, a recurrent state.
-QUICK = ("llama", "phi3 longrope", "gemma4", "bloom", "qwen3_5")
+#: Those that always run: plain, a capped context, layers that share, ALiBi, and the hybrids.
+QUICK = ("llama", "phi3 longrope", "gemma4", "bloom")
+HYBRIDS = ("qwen3_5", "lfm2", "granite hybrid", "nemotron_h")
 
 #: Why: the export, or the graph.
 NOT_ON_OPENVINO = {
@@ -64,18 +68,22 @@ NOT_ON_OPENVINO = {
     "gemma4": "optimum-intel says: The size of tensor",
     "granitemoehybrid": "optimum-intel says: its exporter is for another version of transformers",
     "llama4": "optimum-intel says: 'NoneType' object",
-    "qwen2_5_vl": "optimum-intel has no exporter for it",
-    "qwen3_vl": "optimum-intel has no exporter for it",
+    **dict.fromkeys(
+        (
+            "apertus",
+            "ernie4_5",
+            "granitemoeshared",
+            "helium",
+            "ministral",
+            "ministral3",
+            "nemotron",
+            "olmo3",
+            "seed_oss",
+            "vaultgemma",
+        ),
+        "optimum-intel has no exporter for it",
+    ),
 }
-
-#: Those of the families with recurrent layers that have an exporter for transformers before 5.5.
-EXPORTED_BEFORE = (
-    "qwen3_next",
-    "qwen3_5",
-    "qwen3_5_moe",
-    "zamba2",
-    "granite hybrid",
-)
 
 
 class Models:
@@ -90,18 +98,16 @@ class Models:
         folder = self._root / name.replace(" ", "_")
         return folder if folder.exists() else families.make(name, folder)
 
-    def _torch(self, name: str, precision: str = "fp32", *, long: bool = False) -> TorchEngine:
+    def _torch(self, name: str, precision: str = "fp32") -> TorchEngine:
         import torch
 
-        spec = ModelSpec(str(self.folder(name)), "torch", precision, long=long)
+        spec = ModelSpec(str(self.folder(name)), "torch", precision)
         engine = open_torch(spec, print)
         torch.set_num_threads(1)  # two would wait for each other longer than they compute
         return engine
 
-    def _openvino(
-        self, name: str, precision: str = "fp32", *, long: bool = False
-    ) -> OpenVINOEngine:
-        spec = ModelSpec(str(self.folder(name)), "openvino", precision, long=long)
+    def _openvino(self, name: str, precision: str = "fp32") -> OpenVINOEngine:
+        spec = ModelSpec(str(self.folder(name)), "openvino", precision)
         return open_openvino(spec, print)
 
 
@@ -137,28 +143,30 @@ def write(
 
 def assert_columns_agree(engine: Engine, prompt: Sequence[int], drafts: Sequence[Engine]) -> None:
     """Every lossless column of the engine writes what KV reuse writes, greedily and sampled."""
-    able, eos = engine.capabilities, engine.tokenizer.eos_ids
+    alone, eos = engine.capabilities.one_token, engine.tokenizer.eos_ids
     for sampling in SAMPLINGS:
-        drafters: list[Drafter] = [PromptLookup(DraftLength(4), 2, 2 if able.tree else 1)]
+        drafters: list[Drafter] = [
+            PromptLookup(DraftLength(4), 2, 2),
+            Lookahead(5, 3, 5, seeded=True, seed=0),
+        ]
         drafters += [
             NetworkDrafter(
                 ModelNetwork(draft.open(), draft), Sampler(sampling), DraftLength(4), eos
             )
             for draft in drafts
         ]
-        if able.tree:
-            drafters.append(Lookahead(5, 3, 5, seeded=True, seed=0))
         want = write(engine, prompt, sampling)
         if sampling.temperature:
             assert len(set(want)) > 2  # of 24, or fewer where the text ends
         assert write(engine, prompt, sampling, cache=False) == want, "stateless"
-        for drafter in drafters:
+        for drafter in () if alone else drafters:
             assert write(engine, prompt, sampling, drafter) == want, drafter
 
 
 def marked(names: Iterable[str]) -> list[Any]:
     """All but the quick families run under the mark."""
-    return [n if n in QUICK else pytest.param(n, marks=pytest.mark.thorough) for n in names]
+    quick = (*QUICK, *HYBRIDS)
+    return [n if n in quick else pytest.param(n, marks=pytest.mark.thorough) for n in names]
 
 
 @pytest.mark.parametrize("length", PROMPTS)
@@ -166,18 +174,61 @@ def marked(names: Iterable[str]) -> list[Any]:
 def test_on_torch_the_columns_agree_and_equal_generate(
     models: Models, name: str, length: str
 ) -> None:
-    """phi3's longrope turns all rows of a pass by its last position: speculative, lookup and
-    lookahead left KV reuse where a pass reached across the original context. GPT-Neo, GPT-J and
-    CodeGen were refused for want of SDPA, Bloom and MPT for not stating their context length, and
-    Falcon with ALiBi failed on lookahead. Gemma 3n and 4, whose last layers read what earlier ones
-    keep, and Granite's hybrids without a recurrent layer were said to keep state, as were all with
-    recurrent layers. Of checkpoints that read images too, Mistral 3's and Qwen's were unknown.
-    """
-    long = "longrope" in name and length == "long"
-    engine = models.torch(name, long=long)
+    engine = models.torch(name)
     prompt = engine.tokenizer.encode_plain(PROMPTS[length].decode())
-    assert_columns_agree(engine, prompt, [engine, models.torch(name, "bf16", long=long)])
+    if "longrope" in name and length == "long":
+        with pytest.raises(DerbyError, match="reads at most 64"):
+            engine.open().forward(prompt, chain_parents(len(prompt)), ())
+        return
+    assert_columns_agree(engine, prompt, [engine, models.torch(name, "bf16")])
     assert write(engine, prompt, Sampling()) == generate(models.folder(name), prompt)
+
+
+@pytest.mark.parametrize("name", marked(families.ONE_TOKEN))
+def test_one_token_at_a_time_plain_columns_run_and_others_say_so(models: Models, name: str) -> None:
+    """They write what `generate` writes, with a grammar too, and where a text was cut."""
+    engine = models.torch(name)
+    assert engine.capabilities.one_token
+    target = ModelSpec(str(models.folder(name)), "torch")
+    drafting = ("lookup", "speculative", "lookahead")
+    columns = tuple(map(parse_column, ("kv", "stateless:limit=12", "grammar", *drafting)))
+    board = Scoreboard(columns)
+    race = Race(Request(PROMPTS["short"].decode(), NEW_TOKENS, chat=False), columns, target)
+    race.run(LoadedModels(idle_warm_up=True), board.add, lambda: False)
+    kv, stateless, grammar, *refused = board.scores
+    assert kv.message == stateless.message == grammar.message == ""
+    prompt = engine.tokenizer.encode_plain(PROMPTS["short"].decode())
+    assert kv.tokens == generate(models.folder(name), prompt)
+    assert kv.tokens[: len(stateless.tokens)] == stateless.tokens
+    assert len(grammar.tokens) > 1
+    for score in refused:
+        assert "computes one token at a time here: choose KV reuse" in score.message
+
+
+@pytest.mark.parametrize("name", marked(families.ONE_TOKEN))
+def test_a_text_that_is_cut_is_computed_again(models: Models, name: str) -> None:
+    """Rows rejected, texts cut and gone on with: the logits are those of a session of its own."""
+    engine = models.torch(name)
+    text = list(range(40, 70))
+
+    def alone(length: int) -> Any:
+        session = engine.open()
+        return session.forward(text[:length], chain_parents(length), (length - 1,))[0]
+
+    session = engine.open()
+    session.forward(text[:20], chain_parents(20), ())
+    session.keep(range(20))
+    got = session.forward(text[20:24], chain_parents(4), (1, 3))
+    np.testing.assert_allclose(got, [alone(22), alone(24)], atol=2e-3)
+    session.keep(range(2))
+    np.testing.assert_allclose(session.forward(text[22:23], (-1,), (0,))[0], alone(23), atol=2e-3)
+    session.keep((0,))
+    session.truncate(23)
+    assert session.length == 23
+    session.truncate(22)
+    assert session.length == 0, "what is gone is pending again"
+    with pytest.raises(RuntimeError, match="takes no tree"):
+        session.forward([1, 2], (-1, -1), ())
 
 
 def generate(folder: Path, prompt: Sequence[int]) -> list[int]:
@@ -203,40 +254,32 @@ def generate(folder: Path, prompt: Sequence[int]) -> list[int]:
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     "name",
-    [*(name for name in families.FAMILIES if name not in NOT_ON_OPENVINO), *families.CONVERTED],
+    [name for name in families.FAMILIES if name not in NOT_ON_OPENVINO],
 )
 def test_on_openvino_the_columns_agree_and_equal_torch(models: Models, name: str) -> None:
-    """A window capped the context; layers that do not slide must not be masked by it either.
-    Gemma, GLM and EXAONE 4 were refused for the version of transformers alone, the families behind
-    them for having no exporter of their own, LFM2 for a class that transformers no longer has.
-    """
     for length, text in PROMPTS.items():
-        long = "longrope" in name and length == "long"
-        engine, torch = models.openvino(name, long=long), models.torch(name, long=long)
+        if "longrope" in name and length == "long":
+            continue
+        engine, torch = models.openvino(name), models.torch(name)
         prompt = engine.tokenizer.encode_plain(text.decode())
-        assert_columns_agree(engine, prompt, [engine, models.openvino(name, "int8", long=long)])
+        assert_columns_agree(engine, prompt, [engine, models.openvino(name, "int8")])
         assert write(engine, prompt, Sampling()) == write(torch, prompt, Sampling())
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    "name",
-    [*NOT_ON_OPENVINO, *(each for each in families.RECURRENT if each not in families.CONVERTED)],
-)
+@pytest.mark.parametrize("name", [*NOT_ON_OPENVINO, *families.RECURRENT])
 def test_what_openvino_cannot_run_is_a_sentence(models: Models, name: str) -> None:
-    like = "granitemoehybrid" if name in EXPORTED_BEFORE else "qwen2_5_vl"
-    said = NOT_ON_OPENVINO.get(name) or NOT_ON_OPENVINO[like]
-    with pytest.raises(DerbyError, match=f"cannot run on OpenVINO here .{said}"):
+    said = re.escape(NOT_ON_OPENVINO.get(name, ""))
+    with pytest.raises(DerbyError, match=f"on OpenVINO here .{said}.*: choose the torch engine"):
         models.openvino(name)
 
 
 def test_the_table_of_models_names_what_is_run_here() -> None:
     text = (Path(__file__).parents[2] / "docs/models.md").read_text(encoding="utf-8")
     rows = [line.split("|")[1:4] for line in text.splitlines() if line.startswith("| `")]
-    named = {(kind, row[2].strip()) for row in rows for kind in findall("`([^`]+)`", row[0])}
+    named = {(kind, row[2].strip()) for row in rows for kind in re.findall("`([^`]+)`", row[0])}
     attending = {name: each["model_type"] for name, each in families.FAMILIES.items()}
     converts = {kind for name, kind in attending.items() if name not in NOT_ON_OPENVINO}
-    converts |= {families.RECURRENT[name]["model_type"] for name in families.CONVERTED}
     assert {kind for kind, openvino in named if openvino == "yes"} == converts
     recurrent = {each["model_type"] for each in families.RECURRENT.values()}
     assert {kind for kind, _ in named} == {*attending.values(), *recurrent}
@@ -280,23 +323,6 @@ def test_a_conversion_that_computes_anything_else_is_refused(
         replace(probe, logits=off).require_equal(path, files)
 
 
-@pytest.mark.thorough
-def test_a_refused_conversion_is_tried_again_only_with_another_version(
-    models: Models, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It was tried at every race, for seconds and gigabytes."""
-    said: list[str] = []
-    spec = ModelSpec(str(models.folder("bloom")), "openvino")
-    for version in ("1", "1", "2"):
-        monkeypatch.setattr(refusal, "version", lambda _, now=version: now)
-        with pytest.raises(DerbyError, match=r"no input 'position_ids'.*the torch engine"):
-            openvino_ir(spec, said.append)
-    assert len(said) == 2
-    with pytest.raises(DerbyError, match=r"no input 'position_ids'"):
-        openvino_ir(replace(spec, precision="int4"), said.append)
-    assert len(said) == 2
-
-
 def test_int4_takes_any_width_that_some_group_divides() -> None:
     """A mixture's experts, 48 wide beside matrices of 64, were an InvalidGroupSizeError."""
     int4(product(64, 96, experts=48))
@@ -320,21 +346,6 @@ def product(*widths: int, experts: int = 0) -> Any:
         made.append(ops.matmul(inputs[-1], ops.constant(weight), False, True))
     build: Any = ov.Model
     return build([ops.result(node) for node in made], inputs, "products")
-
-
-def test_a_text_longer_than_longropes_original_context_needs_a_context_limit(
-    models: Models,
-) -> None:
-    """Opened for its original context, the model refuses what lies beyond; opened for a longer one
-    it is another model, whose caches no text of the first may borrow.
-    """
-    short, long = models.torch("phi3 longrope"), models.torch("phi3 longrope", long=True)
-    assert short.capabilities.max_context == families.ORIGINAL_CONTEXT
-    assert long.capabilities.max_context == 256
-    assert short.fingerprint != long.fingerprint
-    tokens = [1] * (families.ORIGINAL_CONTEXT + 1)
-    with pytest.raises(DerbyError, match="reads at most 64"):
-        short.open().forward(tokens, chain_parents(len(tokens)), ())
 
 
 def test_a_tokenizer_without_a_class_is_read_as_it_is_stored(

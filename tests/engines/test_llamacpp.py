@@ -118,6 +118,15 @@ assert "openvino" in str(said) and "llama" not in str(said) and "gguf" not in st
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
+def test_a_model_with_recurrent_state_is_refused(
+    file: Path, one_thread: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = library_module.library()
+    monkeypatch.setattr(known, "llama_model_is_hybrid", lambda _: True, raising=False)
+    with pytest.raises(DerbyError, match=r"keeps recurrent state, .*: choose the torch engine"):
+        opened(file)
+
+
 def test_a_tree_computes_what_single_steps_do(file: Path, one_thread: None) -> None:
     engine = opened(file)
     session = engine.open()

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from families import random_model
-from transformers import AutoConfig, AutoModelForCausalLM
 
 from backend.engines.torch.engine import TorchEngine, open_torch
 from backend.engines.torch.graphs import uncaptured
@@ -153,15 +152,6 @@ def test_no_hook_is_left_by_a_pass_that_fails() -> None:
     assert hooks() == 0
 
 
-def test_state_space_models_are_refused_by_type() -> None:
-    config = AutoConfig.for_model(
-        "mamba", vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=1
-    )
-    model = AutoModelForCausalLM.from_config(config)
-    with pytest.raises(DerbyError, match="'mamba'"):
-        TorchEngine(ModelSpec(), model, ByteTokenizer(), 512)
-
-
 @pytest.mark.parametrize(
     ("change", "named"),
     [({"precision": "int4"}, "fp32, bf16 or fp16"), ({"device": "CUDA:99"}, "CPU")],
@@ -188,27 +178,44 @@ def test_the_built_in_model_writes_what_generate_writes() -> None:
     assert built_in.capabilities.max_context == 8192
 
 
-@pytest.mark.parametrize("kind", ["openai-gpt", "bart"])
-def test_a_model_that_does_not_go_by_what_it_is_given_is_refused(kind: str) -> None:
-    """GPT-1, which has no cache, wrote another text than generate(); BART "kept state"."""
-    sizes = {"n_embd": 32, "n_layer": 1, "n_head": 2} if kind == "openai-gpt" else {"d_model": 32}
+STATE = {"index_head_dim": 16, "index_n_heads": 2, "q_lora_rank": 16, "kv_lora_rank": 16}
+HEADS = {"qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 16, "n_routed_experts": 4}
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes"),
+    [
+        ("openai-gpt", {"n_embd": 32, "n_layer": 1, "n_head": 2}),  # it has no cache
+        ("glm_moe_dsa", SMALL | STATE | HEADS | {"num_key_value_heads": 4}),  # one of its own, too
+    ],
+)
+def test_a_model_that_computes_a_text_otherwise_in_several_passes_is_refused(
+    kind: str, sizes: dict[str, int]
+) -> None:
+    model = random_model(kind, **{"vocab_size": VOCABULARY, **sizes})
+    with pytest.raises(DerbyError, match=f"Models of type '{kind}' do not compute a text alike"):
+        TorchEngine(ModelSpec(engine="torch"), model, ByteTokenizer(), 64)
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes"),
+    [
+        ("ctrl", {"n_embd": 32, "n_layer": 1, "n_head": 2, "dff": 48}),  # it sees what a chain sees
+        ("bart", {"d_model": 32}),  # it counts positions itself
+        ("mamba", {"hidden_size": 32, "num_hidden_layers": 1}),
+    ],
+)
+def test_a_model_without_a_mask_by_row_computes_one_token_at_a_time(
+    kind: str, sizes: dict[str, int]
+) -> None:
     model = random_model(kind, vocab_size=VOCABULARY, **sizes)
-    with pytest.raises(DerbyError, match=f"Models of type '{kind}' ignore the positions"):
-        TorchEngine(ModelSpec(engine="torch"), model, ByteTokenizer(), 64)
-
-
-def test_a_state_in_the_model_itself_is_refused() -> None:
-    """The indexer of DeepSeek's sparse attention keeps its keys where no rewind reaches them."""
-    sizes = {"index_head_dim": 16, "index_n_heads": 2, "q_lora_rank": 16, "kv_lora_rank": 16}
-    heads = {"qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 16, "n_routed_experts": 4}
-    model = random_model("glm_moe_dsa", **{**SMALL, **sizes, **heads, "num_key_value_heads": 4})
-    with pytest.raises(DerbyError, match="keep state that cannot be rewound"):
-        TorchEngine(ModelSpec(engine="torch"), model, ByteTokenizer(), 64)
-
-
-def test_a_model_without_a_mask_by_row_takes_chains_alone() -> None:
-    """Lookahead failed on CTRL in the middle of a race."""
-    model = random_model("ctrl", vocab_size=VOCABULARY, n_embd=32, n_layer=1, n_head=2, dff=48)
     engine = TorchEngine(ModelSpec(engine="torch"), model, ByteTokenizer(), 64)
-    assert not engine.capabilities.tree
+    assert engine.capabilities.one_token
     assert engine.open().forward([1, 2, 3], chain_parents(3), [2]).shape == (1, VOCABULARY)
+
+
+def test_a_wrong_mask_is_found_by_running_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a configuration says: here every row sees all rows of its pass before it."""
+    monkeypatch.setattr("backend.engines.torch.growing.GrowingStore._mask", lambda *_: None)
+    made = TorchEngine(ModelSpec(engine="torch"), ENGINE.model, ByteTokenizer(), 512)
+    assert made.capabilities.one_token

@@ -166,22 +166,16 @@ class TestModelFacts:
         some = folder_like(tmp_path / "d", **qwen, use_sliding_window=True)
         assert (some.window, some.sliding) == (512, (False, True))
 
-    def test_longrope_is_opened_for_its_original_context_or_for_a_longer_one(
-        self, tmp_path: Path
-    ) -> None:
+    def test_longrope_is_opened_for_its_original_context(self, tmp_path: Path) -> None:
         rope = {"type": "longrope", "short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
         sizes = {"hidden_size": 64, "num_attention_heads": 4, "vocab_size": 99}
         facts = {"model_type": "phi3", **sizes, "rope_scaling": rope, "pad_token_id": 1}
         facts["original_max_position_embeddings"] = 128
         longer = folder_like(tmp_path / "a", **facts, max_position_embeddings=512)
-        assert (longer.original_context, longer.max_context) == (128, 128)
-        assert "up to 128 tokens: set a higher context limit" in longer.factors
-        long = model_files(str(longer.folder), quiet, long=True)
-        assert (long.max_context, long.long_factors) == (512, True)
-        assert long.fingerprint != longer.fingerprint
+        assert longer.max_context == 128
+        assert "reads up to 128 tokens here, its original context" in longer.capped
         never = folder_like(tmp_path / "b", **facts, max_position_embeddings=128)
-        assert not model_files(str(never.folder), quiet, long=True).long_factors
-        assert (never.original_context, never.max_context, never.factors) == (0, 128, "")
+        assert (never.max_context, never.capped) == (128, "")
 
     def test_a_model_without_a_limit_gets_one(self, tmp_path: Path) -> None:
         """BLOOM and MPT state their context under other names or not at all, and were refused."""

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import families
 import numpy as np
 import pytest
 
@@ -158,7 +157,7 @@ def test_an_error_of_ours_while_passes_are_measured_is_not_hidden(
 
 def test_columns_begin_when_their_own_model_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """A column whose model was loaded showed nothing until the largest model of the race was."""
-    texts = ("kv", "kv:model=fake-loop", "lookup", "kv:model=fake-recurrent", "lookup:model=none")
+    texts = ("kv", "kv:model=fake-loop", "lookup", "kv:model=fake-one-token", "lookup:model=none")
     columns = tuple(map(parse_column, texts))
     models, events = LoadedModels(), list[Event]()
     loaded: dict[str, set[int]] = {}
@@ -180,7 +179,7 @@ def test_columns_begin_when_their_own_model_is_there(monkeypatch: pytest.MonkeyP
 
     begun = run()
     refused = {"none": {0, 1, 2, 3}}
-    assert loaded == {"fake": set(), "fake-loop": {0, 2}, "fake-recurrent": {0, 1, 2}} | refused
+    assert loaded == {"fake": set(), "fake-loop": {0, 2}, "fake-one-token": {0, 1, 2}} | refused
     assert sorted(begun, key=begun.__getitem__) == [0, 2, 1, 3]
     loaded.clear()
     again = run()
@@ -209,30 +208,6 @@ def test_caches_are_ready_for_the_longest_text_before_the_clock_runs(
     assert [length for length, _ in reserved] == [14, 14]  # the target and the draft
     for length, before in reserved:
         assert not [event for event in events[:before] if isinstance(event, Step)], length
-
-
-def test_a_context_limit_opens_another_model_only_where_it_decides_how_it_is_computed(
-    tmp_path: Path,
-) -> None:
-    """Longrope models have factors for long texts; of any other model, one copy serves all."""
-    longrope, plain = (
-        families.make(name, tmp_path / name.replace(" ", "_"))
-        for name in ("phi3 longrope", "llama")
-    )
-    spec = ModelSpec(str(longrope), "torch")
-    beyond = families.ORIGINAL_CONTEXT + 1
-    models = LoadedModels()
-    long = [models.within_context(spec, limit, print).long for limit in (0, 64, beyond)]
-    assert long == [False, False, True]
-    for same in (
-        replace(spec, name=str(plain)),
-        ModelSpec("fake", "fake"),
-        ModelSpec("none", "no"),
-    ):
-        assert models.within_context(same, beyond, print) == same
-    said: list[str] = []
-    assert Loading(models, said.append, beyond).engine(spec).capabilities.max_context == 256
-    assert "Opened with its factors for long texts, up to 256 tokens." in said
 
 
 def test_a_copy_that_a_column_can_do_without_is_left_out_where_it_does_not_fit() -> None:

@@ -7,7 +7,7 @@ import pytest
 from lib import LOCAL
 from races import FAKE, board_after, events_of
 
-from backend.engines.fake import FakeEngine
+from backend.engines.fake import ONE_TOKEN, FakeEngine
 from backend.errors import DerbyError
 from backend.events import (
     Conditions,
@@ -213,13 +213,21 @@ def test_a_draft_with_another_tokenizer_is_refused_by_name() -> None:
     assert other.open_sessions == engines.engines["fake"].open_sessions == 0
 
 
-def test_without_tree_attention_lookahead_is_refused_and_the_others_go_on() -> None:
-    _, board = raced([*COLUMNS, default_column("lookup")], loaded(tree=False))
-    states = {c.name: s.state for c, s in zip(board.columns, board.scores, strict=True)}
-    assert states.pop("lookahead") == "failed"
-    assert set(states.values()) == {"done"}
-    message = board.scores[DEFAULT_COLUMNS.index("lookahead")].message
-    assert message.startswith("Lookahead needs tree attention, which fake on fake")
+def test_one_token_at_a_time_what_guesses_is_refused_and_the_others_go_on() -> None:
+    _, board = raced([*COLUMNS, default_column("lookup")], loaded(one_token=True))
+    for column, score in zip(board.columns, board.scores, strict=True):
+        assert score.state == ("failed" if column.strategy.guesses else "done")
+        said = f"{column.title} checks guesses, and fake on fake fp32 (CPU) computes one token at"
+        assert score.message.startswith(said) or score.state == "done"
+
+
+def test_a_draft_that_cannot_take_a_guess_back_is_refused() -> None:
+    columns = [default_column("kv"), parse_column("speculative:draft=other")]
+    engines = loaded()
+    engines.engines["other"] = FakeEngine(capabilities=ONE_TOKEN)
+    _, board = raced(columns, engines)
+    assert [score.state for score in board.scores] == ["done", "failed"]
+    assert "cannot take a guess back: choose another draft" in board.scores[1].message
 
 
 def test_the_number_of_columns_is_limited() -> None:

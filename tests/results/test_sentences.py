@@ -476,24 +476,6 @@ def test_a_machine_that_wobbles_by_itself_spoils_timings_too() -> None:
     assert "one-token pass" not in ledger(pairs)
 
 
-def test_recurrent_state_is_named_with_what_it_changes() -> None:
-    def said(*recurrent: bool) -> str:
-        events = [
-            replace(event, recurrent=keeps) if isinstance(event, Started) else event
-            for column, keeps in enumerate(recurrent)
-            for event in written(column, LONG, 0.1)
-        ]
-        return headline(board_of("kv lookup", *events))
-
-    sentence = (
-        "keeps recurrent state: it checks one chain of guesses at a time, and reuses a cache only "
-        "if the new text begins with all of the old one."
-    )
-    assert "recurrent" not in said(False, False)
-    assert f"The model {sentence}" in said(True, True)
-    assert f"The model of Prompt lookup {sentence}" in said(False, True)
-
-
 def test_a_column_that_failed_before_its_first_token_is_not_promised_an_answer() -> None:
     """Its details said: Some nan more tokens would show which is faster. Infinitely many times no
     token is nan, which is not more than any limit.

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from backend.engines.heads.draft import HIDDEN, Floats, HeadPass, HostRing, step_seconds
 from backend.engines.heads.file import HeadFile, HeadShape
 from backend.engines.openvino.compress import silent_nncf
+from backend.engines.openvino.conversion import traced_once
 from backend.engines.openvino.core import core
-from backend.engines.openvino.tracing import traced_once
 from backend.models.files import Say, model_files
 from backend.models.prepared import prepared, versions
 from backend.types import ModelSpec

@@ -13,7 +13,7 @@ AS_IT_IS = "gguf"
 #: Where all of its layers run. The package has been tried on the CPU alone.
 CPU, GPU = "CPU", "GPU"
 
-CAPABILITIES = Capabilities(tree=True)
+CAPABILITIES = Capabilities()
 
 
 def installed() -> bool:

@@ -15,7 +15,6 @@ from backend.engines.llamacpp.library import (
     devices,
     library,
 )
-from backend.engines.llamacpp.recurrent import RecurrentStore
 from backend.engines.llamacpp.state import Layout
 from backend.engines.llamacpp.store import LlamaCppStore
 from backend.engines.llamacpp.tokenizer import GgufTokenizer
@@ -93,12 +92,10 @@ class LlamaCppEngine(Engine):
     def _abilities(self, max_context: int) -> Capabilities:
         ask = self.library
         if ask.llama_model_is_recurrent(self._model) or ask.llama_model_is_hybrid(self._model):
-            if not self.copies:
-                raise DerbyError(
-                    f"{self.spec.name!r:.100} has recurrent state and sliding windows, and "
-                    f"llama.cpp cannot copy such caches: choose another model."
-                )
-            return Capabilities(tree=False, rewinds="last pass", max_context=max_context)
+            raise DerbyError(
+                f"{self.spec.name!r:.100} keeps recurrent state, which llama.cpp cannot cut back "
+                "to an earlier token: choose the torch engine, or a model with attention alone."
+            )
         return replace(CAPABILITIES, max_context=max_context)
 
     def _original_context(self) -> int:
@@ -128,8 +125,7 @@ class LlamaCppEngine(Engine):
         return made
 
     def store(self) -> ContextStore:
-        recurrent = self.capabilities.recurrent
-        return RecurrentStore(self) if recurrent else LlamaCppStore(self)
+        return LlamaCppStore(self)
 
     def layout(self) -> Layout:
         """How its caches are written. Raises DerbyError for caches that cannot be copied."""

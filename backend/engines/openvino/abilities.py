@@ -1,8 +1,5 @@
 """What the OpenVINO engine runs and can do, for its declaration and for the engine itself."""
 
-from dataclasses import replace
-from typing import Any
-
 from backend.types import Capabilities
 
 #: Bytes that a weight takes, by precision: int8 with one scale and zero point a row; int4 with one
@@ -21,11 +18,4 @@ EXACT = {
     "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
 }
 
-CAPABILITIES = Capabilities(tree=True, hidden_states=True)
-
-
-def abilities(model: Any, max_context: int) -> Capabilities:
-    """Those of a compiled model: one with recurrent state takes chains."""
-    if "kept" in {name for port in model.inputs for name in port.get_names()}:
-        return replace(CAPABILITIES, max_context=max_context, tree=False, rewinds="last pass")
-    return replace(CAPABILITIES, max_context=max_context)
+CAPABILITIES = Capabilities(hidden_states=True)

@@ -2,7 +2,8 @@
 
 import gc
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,10 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from backend.engines.cache import Session
-from backend.engines.openvino.abilities import EXACT, abilities
-from backend.engines.openvino.recurrent import store_of
+from backend.engines.openvino.abilities import CAPABILITIES, EXACT
 from backend.engines.openvino.refusal import unsupported
-from backend.engines.openvino.tracing import former_caches, traced_once
+from backend.engines.openvino.store import OpenVINOStore
 from backend.errors import DerbyError, chain
 from backend.models.checkpoint import loading_error
 from backend.models.files import ModelFiles
@@ -24,21 +24,6 @@ from backend.types import Logits, ModelSpec, chain_parents
 
 if TYPE_CHECKING:
     import openvino as ov
-
-#: Architectures without an exporter of their own, and whose exporter fits: the graph is traced from
-#: the model's own code, and an exporter says little more than which inputs and caches there are.
-LIKE = {
-    "apertus": "llama",
-    "ernie4_5": "llama",
-    "granitemoeshared": "granitemoe",
-    "helium": "llama",
-    "ministral": "mistral",
-    "ministral3": "mistral",
-    "nemotron": "llama",
-    "olmo3": "olmo2",
-    "seed_oss": "qwen2",
-    "vaultgemma": "gemma2",
-}
 
 #: Rows of the passes that a conversion is checked with.
 WIDTHS = (16, 1, 1, 6, 16)
@@ -84,14 +69,13 @@ class Probe:
         from backend.engines.openvino.core import core
 
         model = core().compile_model(ir, "CPU", EXACT)
-        able = abilities(model, files.max_context)
-        session, computed = Session(store_of(model, able, files.window), able), []
+        store = OpenVINOStore(model.create_infer_request(), files.window)
+        session, computed = Session(store, CAPABILITIES), []
         for tokens in np.split(self.tokens, np.cumsum(WIDTHS)[:-1]):
             width, rows = len(tokens), range(len(tokens))
             new, parents = tokens.tolist(), chain_parents(width)
-            if width > 1:  # and a row that is forgotten then: the last one's sibling, or its child
-                parent = width - 2 if able.tree else width - 1
-                new, parents = [*new, 0], (*parents, parent)
+            if width > 1:  # and the last one's sibling, which is forgotten then
+                new, parents = [*new, 0], (*parents, width - 2)
             computed.append(session.forward(new, parents, rows))
             session.keep(rows)
         session.close()
@@ -105,14 +89,13 @@ def converted(files: ModelFiles, name: str, folder: Path) -> "tuple[ov.Model, Pr
     import openvino as ov
     from transformers import AutoConfig
 
-    from backend.engines.torch.engine import fix_positions, load_model
-    from backend.engines.torch.text_model import text_model
+    from backend.engines.torch.engine import fix_positions, load_model, text_config
 
     try:
         whole = AutoConfig.from_pretrained(files.folder, trust_remote_code=False)
     except Exception as error:  # whatever its makers wrote
         raise loading_error(name, f"The model {name!r} cannot be loaded", error) from error
-    exporter = exporter_for(text_model(whole).config.model_type)
+    exporter = exporter_for(text_config(whole).model_type)
     if exporter is None:
         raise unsupported(files, "optimum-intel has no exporter for it")
     model = load_model(ModelSpec(name, "torch", "fp32"), files, {}).eval()
@@ -130,6 +113,21 @@ def converted(files: ModelFiles, name: str, folder: Path) -> "tuple[ov.Model, Pr
         return ov.Core().read_model(path, config={"ENABLE_MMAP": False}), probe
 
 
+@contextmanager
+def traced_once() -> Iterator[None]:
+    """Leave out the check with which torch ends a trace: it traces the module twice more, 7 s for
+    the built-in model, and says in a warning whether the values came out the same.
+    """
+    import torch
+
+    trace = torch.jit.trace
+    torch.jit.trace = partial(trace, check_trace=False)
+    try:
+        yield
+    finally:
+        torch.jit.trace = trace
+
+
 def exporter_for(architecture: str) -> Callable[..., Any] | None:
     """Makes optimum-intel's description of how a model of this type is exported, from the model's
     configuration; None: there is none.
@@ -141,7 +139,7 @@ def exporter_for(architecture: str) -> Callable[..., Any] | None:
 
     try:
         known = TasksManager.get_supported_tasks_for_model_type(
-            LIKE.get(architecture, architecture), "openvino", library_name="transformers"
+            architecture, "openvino", library_name="transformers"
         )
         stated: Any = known["text-generation-with-past"]
     except KeyError:
@@ -167,7 +165,7 @@ def _export(model: Any, exporter: Callable[..., Any], path: Path, files: ModelFi
     from optimum.exporters.openvino.convert import export
     from optimum.intel import OVConfig
 
-    with traced_once(), former_caches(), warnings.catch_warnings():
+    with traced_once(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the tracer's, about code that is not ours
         try:
             export(

@@ -1,14 +1,13 @@
 """The OpenVINO engine: one compiled model, and an infer request (a Store) for each cache."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from backend.engines.base import Engine
-from backend.engines.openvino.abilities import EXACT, EXACT_PRECISIONS, abilities
+from backend.engines.openvino.abilities import CAPABILITIES, EXACT, EXACT_PRECISIONS
 from backend.engines.openvino.core import available_devices, core
 from backend.engines.openvino.export import IR, openvino_ir, ready_made
-from backend.engines.openvino.recurrent import store_of
 from backend.engines.openvino.store import OpenVINOStore
 from backend.errors import DerbyError
 from backend.models.files import model_files
@@ -21,10 +20,10 @@ def open_openvino(spec: ModelSpec, say: Callable[[str], None]) -> "OpenVINOEngin
     if spec.device not in available_devices():
         devices = ", ".join(available_devices())
         raise DerbyError(f"There is no OpenVINO device {spec.device!r} here; there are {devices}.")
-    files = model_files(spec.name, say, long=spec.long)
+    files = model_files(spec.name, say)
     tokenizer = HfTokenizer(files.folder, files.eos_ids, files.vocab_size)
-    if files.factors:
-        say(files.factors)
+    if files.capped:
+        say(files.capped)
     path = (files.folder if files.ready_made else openvino_ir(spec, say)) / IR
     settings = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": "1"}
     if spec.precision in EXACT_PRECISIONS:
@@ -32,7 +31,7 @@ def open_openvino(spec: ModelSpec, say: Callable[[str], None]) -> "OpenVINOEngin
 
     graph: Any = ready_made(path, spec, files) if files.ready_made else path
     model = core().compile_model(graph, spec.device, settings)
-    capabilities = abilities(model, files.max_context)
+    capabilities = replace(CAPABILITIES, max_context=files.max_context)
     size = path.with_suffix(".bin").stat().st_size
     engine = OpenVINOEngine(
         spec, files.fingerprint, size, tokenizer, capabilities, model, files.window
@@ -59,4 +58,4 @@ class OpenVINOEngine(Engine):
     window: int
 
     def store(self) -> OpenVINOStore:
-        return store_of(self.model, self.capabilities, self.window)
+        return OpenVINOStore(self.model.create_infer_request(), self.window)

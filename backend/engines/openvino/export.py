@@ -8,8 +8,6 @@ ones, batch 1:
     beam_idx        i32 [1]             always 0
     attention_bias  f32 [1, 1, n, P+n]  added to the scores: 0 visible, the f32 minimum hidden
     sliding_bias    f32 [1, 1, n, P+n]  the same for the layers that slide, if only some do
-    kept            i64 [1]             how many rows of the last pass are kept, if there are
-                                        convolutions over the last rows: see windows.py
     rows            i64 [r]             which of the n new tokens get logits; may be empty
     logits          f32 [1, r, V]       the first output
     features        f32 [1, n, D]       the second: what the output projection reads, of all rows
@@ -29,7 +27,6 @@ from backend.engines.openvino.compress import COMPRESSORS
 from backend.engines.openvino.conversion import converted
 from backend.engines.openvino.merge import merge_products
 from backend.engines.openvino.refusal import RefusedError, architecture, unsupported
-from backend.engines.openvino.windows import keep_windows, take_positions, windows_in
 from backend.errors import DerbyError
 from backend.models.checkpoint import quantised_as, read_object
 from backend.models.files import ModelFiles, Say, model_files
@@ -72,7 +69,7 @@ def openvino_ir(spec: ModelSpec, say: Say) -> Path:
     if spec.precision not in BYTES:
         known = ", ".join(BYTES)
         raise DerbyError(f"OpenVINO runs {known}, not {spec.precision!r:.60}: choose one.")
-    files = model_files(spec.name, say, long=spec.long)
+    files = model_files(spec.name, say)
     name, key = _place(spec.precision, files)
     if spec.precision == "int4" and not is_prepared(name, key):
         with suppress(RefusedError):
@@ -84,7 +81,7 @@ def conversion_bytes(spec: ModelSpec, say: Say) -> int:
     """Memory that making the IR of `spec` takes at its peak; 0: it is there, or was made by others.
     Raises DerbyError for an unknown model.
     """
-    files = model_files(spec.name, say, long=spec.long)
+    files = model_files(spec.name, say)
     # For int4 the exact codes will do.
     made = {spec.precision, "int4-exact" if spec.precision == "int4" else spec.precision}
     if files.ready_made or any(is_prepared(*_place(each, files)) for each in made):
@@ -167,7 +164,6 @@ def _with_interface(model: "ov.Model", files: ModelFiles, cap: float = 0) -> "ov
 
     sliding = files.sliding
     inputs = {parameter.get_friendly_name(): parameter for parameter in model.get_parameters()}
-    kept, sinks = _rewindable(model, files, inputs)
     for name in EXPORTED:
         if name not in inputs:
             raise unsupported(files, f"its graph has no input {name!r}")
@@ -208,30 +204,10 @@ def _with_interface(model: "ov.Model", files: ModelFiles, cap: float = 0) -> "ov
     build: Any = ov.Model  # its stubs reject every call
     return build(
         [*model.get_results(), hidden],
-        sinks,
-        [*order, *kept, *biases, rows],
+        model.get_sinks(),
+        [*order, *biases, rows],
         architecture(files),
     )
-
-
-def _rewindable(
-    model: "ov.Model", files: ModelFiles, inputs: "dict[str, ov.Node]"
-) -> "tuple[list[ov.Node], list[ov.Node]]":
-    """Have recurrent states be taken up behind any row of the last pass, which takes an input more,
-    and positions be an input: that input, and all sinks. Changes nothing where there are no such
-    states. Raises RefusedError.
-    """
-    import openvino as ov
-
-    if not windows_in(model):
-        return [], model.get_sinks()
-    kept = _parameter([1], ov.Type.i64, "kept")
-    inputs["position_ids"] = _parameter([-1, -1], ov.Type.i64, "position_ids")
-    try:
-        take_positions(model, inputs["position_ids"])
-        return [kept], keep_windows(model, kept)
-    except ValueError as error:
-        raise unsupported(files, f"its graph computes its state otherwise, {error}") from error
 
 
 def _cap_scores(node: "ov.Node", cap: float) -> None:

@@ -7,7 +7,7 @@ from backend.models.files import ModelFiles
 
 
 class RefusedError(DerbyError):
-    """The model cannot be converted, and would not be if that were tried again."""
+    """The model cannot be converted as asked."""
 
 
 def architecture(files: ModelFiles) -> str:
@@ -16,12 +16,8 @@ def architecture(files: ModelFiles) -> str:
 
 
 def unsupported(files: ModelFiles, lacking: str) -> RefusedError:
-    """Why the model cannot run; it names the torch engine only if that could run it."""
-    from backend.engines.torch.engine import runs_on_torch
-
-    remedy = "the torch engine or another model"
-    if files.ready_made or not runs_on_torch(files.folder):
-        remedy = "another model"
+    """Why the model cannot run."""
+    remedy = "another model" if files.ready_made else "the torch engine or another model"
     return RefusedError(
         f"The architecture {architecture(files)!r} cannot run on OpenVINO here ({lacking}): "
         f"choose {remedy}."

@@ -1,13 +1,11 @@
 """A cache in the states of an infer request, whose passes it runs."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from backend.engines.cache import Pass, Store
-from backend.engines.openvino.windows import WINDOW
 from backend.types import LAST_LAYER, Arrays, HiddenStates, Layers, Logits
 
 
@@ -48,10 +46,6 @@ class OpenVINOStore(Store):
             **biases,
         }
 
-    def _rows(self) -> Iterator[Any]:
-        """The states of attention, which have a row for each token."""
-        return (state for state in self._request.query_state() if not state.name.startswith(WINDOW))
-
     def hidden_states(self, layers: Layers) -> HiddenStates:
         if layers != LAST_LAYER:
             raise RuntimeError(f"OpenVINO shows no hidden states of layers {layers}")
@@ -61,7 +55,7 @@ class OpenVINOStore(Store):
         """See Store; states are copied whole, so `start` is always 0."""
         import openvino
 
-        for state in self._rows():
+        for state in self._request.query_state():
             held = state.state.data
             rows = np.empty((*held.shape[:2], len(index), held.shape[3]), held.dtype)
             # Whole rows at a time: indexing would go number by number.
@@ -75,13 +69,13 @@ class OpenVINOStore(Store):
             state.name: state.state.data[:, :, :m].copy()
             if dense
             else np.ascontiguousarray(state.state.data[:, :, places])
-            for state in self._rows()
+            for state in self._request.query_state()
         }
 
     def write(self, arrays: Arrays) -> None:
         import openvino
 
-        states = {state.name: state for state in self._rows()}
+        states = {state.name: state for state in self._request.query_state()}
         if set(states) != set(arrays):
             raise RuntimeError("arrays of another model")
         # One buffer for all: fresh memory for each would cost more than copying does.

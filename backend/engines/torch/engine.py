@@ -3,17 +3,16 @@
 import inspect
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from backend.engines.base import Engine
 from backend.engines.cache import Store
-from backend.engines.torch.abilities import CAPABILITIES
+from backend.engines.torch.abilities import CAPABILITIES, ONE_TOKEN
 from backend.engines.torch.hidden_states import tap_of
 from backend.errors import DerbyError
 from backend.machine import threads
 from backend.models.checkpoint import loading_error, quantised_as, require_all_weights
-from backend.models.files import LONGROPE, ModelFiles, fix_long_factors, model_files
+from backend.models.files import LONGROPE, ModelFiles, model_files
 from backend.text import HfTokenizer, Tokenizer
 from backend.types import PREFILL_CHUNK, Layers, ModelSpec
 
@@ -23,30 +22,20 @@ if TYPE_CHECKING:
     from backend.engines.torch.static import StaticModel
 
 PRECISIONS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-#: Layers that see their own stretch of the text, and nothing before it.
-CHUNKED = "chunked_attention"
-
-#: Types whose code keeps a state of the text in the model itself.
-STATEFUL = {"glm_moe_dsa", "recurrent_gemma"}
-
-#: Types whose code ignores masks (Moshi), or has a cache of its own kind or none.
-UNFIT = {"moshi", "openai-gpt", "xlm", "xmod"}
-
-#: Types whose code takes no mask by row, so that they see what every row of a chain sees.
-CHAINS_ALONE = {"big_bird", "ctrl", "megatron-bert", "rembert"}
-
-#: Layers that keep nothing but keys and values, as configurations call them. Some read those that
-#: an earlier layer keeps (Gemma 3n, Gemma 4): they have none, and go wherever those are rewound to.
-REWINDABLE = {"attention", "full_attention", "sliding_attention", CHUNKED}
+#: What weights of a language model are called within a larger checkpoint, old or new, and alone.
+ALONE = {
+    r"^(?:model\.)?(?:language_model|text_model)\.lm_head\.": "lm_head.",
+    r"^(?:model\.)?(?:language_model|text_model)\.(?:model\.)?": "model.",
+}
 
 #: How configurations call the number of experts.
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 
 class TorchEngine(Engine):
-    """A loaded causal LM. Raises DerbyError for a model whose state cannot be rewound.
-
-    Recurrent layers that we know are computed by passes of ours: see `recurrence`.
+    """A loaded causal LM. One whose cache takes no trees computes one token at a time, over
+    transformers' own cache: those with recurrent layers, with ALiBi, and others. Raises DerbyError
+    for one that does not compute the same in passes that follow one another.
 
     `model`: transformers' own, in evaluation mode. On one CUDA device its passes have fixed widths
     and are captured as graphs, if the model allows it; `why_growing` says why not. Elsewhere a
@@ -65,30 +54,29 @@ class TorchEngine(Engine):
         fingerprint: str = "",
         capture: "Capture | None" = None,
     ) -> None:
-        from backend.engines.torch.recurrence.store import recurrent_layers
+        from backend.engines.torch.self_test import computes_alike, goes_by_masks
 
         self.spec = spec
         self.fingerprint = fingerprint
         self.tokenizer = tokenizer
-        recurrent = bool(recurrent_layers(model))
-        trees = _masks_trees(model.config.get_text_config(decoder=True)) and not recurrent
-        self.capabilities = replace(
-            CAPABILITIES,
-            tree=trees,
-            max_context=max_context,
-            rewinds="last pass" if recurrent else "any row",
-        )
         self.weight_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
         self.model = model.eval()
         fix_positions(model)
-        if not recurrent:
-            _require_fit(model)
-        self._calling = _calling(model, recurrent=recurrent)
+        self._calling = _calling(model)
         self._tap = tap_of(model)
         self._cuda = sorted(
             {p.device for p in model.parameters() if p.device.type == "cuda"}, key=str
         )
 
+        self._static: StaticModel | None = None
+        self.capabilities = replace(CAPABILITIES, max_context=max_context)
+        if not (goes_by_masks(model) and computes_alike(self)):
+            self.capabilities = replace(ONE_TOKEN, max_context=max_context)
+            if not computes_alike(self):
+                raise DerbyError(
+                    f"Models of type {model.config.model_type!r} do not compute a text alike in "
+                    "one pass and in several: choose a model of another family."
+                )
         self._static, self.why_growing = self._fixed_widths(capture)
 
     def _fixed_widths(self, capture: "Capture | None") -> "tuple[StaticModel | None, str]":
@@ -96,10 +84,7 @@ class TorchEngine(Engine):
         device = self._calling.device
         if capture is None and device.type != "cuda":
             return None, "only CUDA devices capture passes"
-        if self.capabilities.recurrent:
-            return None, "it keeps a state of the text"
-        why_not = _not_fixed(self.model, trees=self.capabilities.tree)
-        if why_not:
+        if why_not := self._not_fixed():
             return None, why_not
         from backend.engines.torch.graphs import capture_for
         from backend.engines.torch.static import StaticModel, layout_of
@@ -109,6 +94,17 @@ class TorchEngine(Engine):
             return None, "its layers' caches differ in shape"
         capture = capture or capture_for(device)
         return StaticModel(self.model, self._calling, self._tap, layout, capture), ""
+
+    def _not_fixed(self) -> str:
+        """Why passes of fixed widths, which ask the device for no value, cannot run it; ""."""
+        config = self.model.config.get_text_config(decoder=True)
+        if len({parameter.device for parameter in self.model.parameters()}) > 1:
+            return "its weights lie on several devices"
+        if self.capabilities.one_token:
+            return "it computes one token at a time"
+        if any(getattr(config, name, None) for name in EXPERTS):
+            return "which experts compute a row is found out on the way"
+        return ""
 
     def fixed_widths(self) -> "StaticModel":
         """The model with passes of fixed widths, wherever it runs. Raises DerbyError if it cannot
@@ -124,6 +120,10 @@ class TorchEngine(Engine):
         return made
 
     def store(self) -> Store:
+        if self.capabilities.one_token:
+            from backend.engines.torch.one_token import OneTokenStore
+
+            return OneTokenStore(self.model, self._calling)
         if self._static is not None:
             return self._static.store()
         return self._growing()
@@ -134,10 +134,8 @@ class TorchEngine(Engine):
 
     def _growing(self, layers: Layers = ()) -> Store:
         from backend.engines.torch.growing import GrowingStore
-        from backend.engines.torch.recurrence.store import RecurrentStore
 
-        kind = RecurrentStore if self.capabilities.recurrent else GrowingStore
-        return kind(self.model, self._calling, self._tap, layers)
+        return GrowingStore(self.model, self._calling, self._tap, layers)
 
     @property
     def on_cuda(self) -> bool:
@@ -161,8 +159,8 @@ def open_torch(spec: ModelSpec, say: Callable[[str], None]) -> TorchEngine:
     model = load_model(spec, files, _placement(spec.device))
     engine = TorchEngine(spec, model, tokenizer, files.max_context, files.fingerprint)
     engine.row_bytes = files.row_bytes // (1 if spec.precision == "fp32" else 2)
-    if files.factors:
-        say(files.factors)
+    if files.capped:
+        say(files.capped)
     if engine.on_cuda and engine.why_growing:
         say(f"Passes of {spec} run without CUDA graphs: {engine.why_growing}.")
     return engine
@@ -176,7 +174,7 @@ def _files(spec: ModelSpec, say: Callable[[str], None]) -> ModelFiles:
             f"The torch engine has no precision {spec.precision!r}: choose {_either(PRECISIONS)}."
         )
 
-    files = model_files(spec.name, say, long=spec.long)
+    files = model_files(spec.name, say)
     if files.ready_made:
         raise DerbyError(
             f"{spec.name!r} is an OpenVINO model, which torch cannot run: choose the OpenVINO "
@@ -188,26 +186,21 @@ def _files(spec: ModelSpec, say: Callable[[str], None]) -> ModelFiles:
 def load_model(spec: ModelSpec, files: ModelFiles, placement: dict[str, Any]) -> Any:
     """The transformers model, by from_pretrained's arguments `placement`. Raises DerbyError."""
     import torch
-    from transformers import AutoConfig
-
-    from backend.engines.torch.text_model import forget_other_media, text_model
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     folder = files.folder
     # TF32 would cost fp32 its exactness, and with it the equality of lossless columns.
     torch.set_float32_matmul_precision("highest")
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-        if files.long_factors:
-            text = config.get_text_config(decoder=True)
-            fix_long_factors({"rope_parameters": text.rope_parameters})
-        found = text_model(config)
-        load: Any = found.auto.from_pretrained
+        text = text_config(config)
+        load: Any = AutoModelForCausalLM.from_pretrained
         model, loaded = load(
             folder,
-            config=found.config,
-            key_mapping=found.renamed,
+            config=text,
+            key_mapping=None if text is config else ALONE,
             dtype=getattr(torch, PRECISIONS[spec.precision]),
-            attn_implementation=_attention(found.kind, found.config),
+            attn_implementation=_attention(text),
             use_safetensors=True,
             trust_remote_code=False,
             local_files_only=True,
@@ -225,31 +218,29 @@ def load_model(spec: ModelSpec, files: ModelFiles, placement: dict[str, Any]) ->
         what = f"The torch engine cannot load {spec.name!r}"
         raise loading_error(spec.name, what, error) from error
     require_all_weights(loaded, spec.name)
-    if found.whole:
-        forget_other_media(model)
     if quantised_as(config.to_dict()) == "mxfp4":
         # transformers leaves what it unpacked in bf16, whatever it was asked for.
         model.to(getattr(torch, PRECISIONS[spec.precision]))
     return model
 
 
-def runs_on_torch(folder: Path) -> bool:
-    """Whether this engine could run a model, by its configuration alone: no weights are read."""
-    import torch
-    from transformers import AutoConfig
+def text_config(config: Any) -> Any:
+    """The configuration of a checkpoint's language model, which may read images or sounds too.
+    Raises DerbyError where transformers has no causal language model of it.
+    """
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
 
-    from backend.engines.torch.recurrence.store import recurrent_layers
-    from backend.engines.torch.text_model import text_model
-
-    config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-    try:
-        found = text_model(config)
-        with torch.device("meta"):
-            model = found.auto.from_config(found.config)
-        _calling(model, recurrent=bool(recurrent_layers(model)))
-    except Exception:  # whatever a configuration of others makes it raise
-        return False
-    return True
+    text = config.get_text_config(decoder=True)
+    if type(text) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise DerbyError(
+            f"Models of type {config.model_type!r} do not continue a text: choose a causal "
+            f"language model."
+        )
+    if text is not config:  # what is said of the whole holds for its part
+        text.tie_word_embeddings = config.tie_word_embeddings
+        if (quantised := getattr(config, "quantization_config", None)) is not None:
+            text.quantization_config = quantised
+    return text
 
 
 def fix_positions(model: Any) -> None:
@@ -261,12 +252,14 @@ def fix_positions(model: Any) -> None:
             module.rope_type = "default"
 
 
-def _attention(kind: Any, config: Any) -> str:
-    """The attention that computes models of this class right."""
-    text = config.get_text_config(decoder=True)
+def _attention(text: Any) -> str:
+    """The attention that computes models of this configuration right."""
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
+
     # transformers' SDPA path silently drops soft-capping of attention logits.
     capped = getattr(text, "attn_logit_softcapping", None) is not None
     # Older architectures (GPT-Neo, GPT-J, CodeGen, Bloom, MPT) have no SDPA path.
+    kind: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(text)]
     return "sdpa" if kind._supports_sdpa and not capped else "eager"  # noqa: SLF001
 
 
@@ -285,55 +278,8 @@ def _placement(device: str) -> dict[str, Any]:
     return {"device_map": "auto" if name == "AUTO" else {"": name.lower()}}
 
 
-def _counts_positions(config: Any) -> bool:
-    """Whether the model takes no positions, but tells them from the rows in its cache."""
-    return config.model_type in ("bloom", "mpt")
-
-
-def _masks_trees(config: Any) -> bool:
-    """Whether a mask and positions are all that attention goes by: not so with ALiBi, nor with the
-    local layers of GPT-Neo and those of Llama 4 without rotary positions, which all go by a row's
-    place in the cache.
-    """
-    if config.model_type in CHAINS_ALONE:
-        return False
-    alibi = _counts_positions(config) or getattr(config, "alibi", False)
-    local = "local" in getattr(config, "attention_layers", ())
-    return not alibi and not local and CHUNKED not in (getattr(config, "layer_types", None) or ())
-
-
-def _not_fixed(model: Any, *, trees: bool) -> str:
-    """Why passes of fixed widths, which ask the device for no value, cannot run this model; ""."""
-    config = model.config.get_text_config(decoder=True)
-    if len({parameter.device for parameter in model.parameters()}) > 1:
-        return "its weights lie on several devices"
-    if not trees:
-        return "its attention goes by a row's place in the cache"
-    if any(getattr(config, name, None) for name in EXPERTS):
-        return "which experts compute a row is found out on the way"
-    return ""
-
-
-def _require_fit(model: Any) -> None:
-    """Raise DerbyError for a model whose code does not go by the positions, masks and cache that it
-    is given.
-    """
-    config = model.config.get_text_config(decoder=True)
-    named = inspect.signature(model.forward).parameters
-    # BART and its like count positions themselves, from the rows in a cache of another kind.
-    counts = "past_key_values" in named and "position_ids" not in named
-    stateful = getattr(model, "_is_stateful", False)
-    if config.model_type in UNFIT or (counts and not stateful and not _counts_positions(config)):
-        raise DerbyError(
-            f"Models of type {config.model_type!r} ignore the positions, masks or KV cache that "
-            f"decoding sets: choose a model of another family."
-        )
-
-
-def _calling(model: Any, *, recurrent: bool) -> "Calling":
-    """How to call the model; `recurrent`: its state is kept by layers that we know. Raises
-    DerbyError if it cannot be rewound or branched.
-    """
+def _calling(model: Any) -> "Calling":
+    """How to call the model."""
     import torch
 
     from backend.engines.torch.calling import Calling
@@ -341,18 +287,6 @@ def _calling(model: Any, *, recurrent: bool) -> "Calling":
     config = model.config.get_text_config(decoder=True)
     layer_types = set(getattr(config, "layer_types", None) or ())
     named = inspect.signature(model.forward).parameters
-    if not recurrent and (
-        # Granite's hybrids are one class with those that have no recurrent layer.
-        (getattr(model, "_is_stateful", False) and not layer_types)
-        or config.model_type in STATEFUL
-        or not layer_types <= REWINDABLE
-        or not (_counts_positions(config) or "position_ids" in named)
-    ):
-        raise DerbyError(
-            f"Models of type {config.model_type!r} keep state that cannot be rewound to an earlier "
-            "token: choose a model with attention and explicit positions, or with recurrent layers "
-            "that docs/models.md names."
-        )
     window = getattr(config, "sliding_window", None)
     if layer_types and "sliding_attention" not in layer_types:
         window = None
@@ -363,7 +297,7 @@ def _calling(model: Any, *, recurrent: bool) -> "Calling":
         dtype=model.dtype,
         window=window,
         by_layer_type=bool(layer_types),
-        positions=not _counts_positions(config) and "position_ids" in named,
+        positions="position_ids" in named,
         cache="cache_params" if "cache_params" in named else "past_key_values",
     )
 

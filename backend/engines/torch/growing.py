@@ -123,8 +123,6 @@ class GrowingCache(AttentionCache):
 class GrowingStore(Store):
     """Runs a transformers model over its own GrowingCache."""
 
-    cache_kind = GrowingCache
-
     def __init__(
         self, model: Any, calling: Calling, tap: HiddenStatesTap, layers: Layers = ()
     ) -> None:
@@ -135,7 +133,7 @@ class GrowingStore(Store):
         self._shown = {layer: layers_of(model)[layer] for layer in layers}
         self._calling = calling
         self._tap = tap
-        self._cache = self.cache_kind()
+        self._cache = GrowingCache()
         self._hidden: dict[int, Any] = {}  # the last pass's by layer, tensors [1, n, D]
 
     @torch.inference_mode()
@@ -145,14 +143,13 @@ class GrowingStore(Store):
             layer.length = min(layer.length, work.held)
         inputs = torch.from_numpy(np.stack([work.tokens, work.positions]))
         tokens, positions = inputs.to(self._calling.device)[:, None]  # [1, n] each
-        placed = {"position_ids": positions} if self._calling.positions else {}
         with self._tap.reading(self._shown):
             logits = self._model(
                 input_ids=tokens,
-                **placed,
+                position_ids=positions,
                 # transformers masks chains by itself, and omits the mask where kernels allow it.
                 attention_mask=None if work.plain else self._mask(work),
-                **{self._calling.cache: self._cache},
+                past_key_values=self._cache,
                 use_cache=True,
                 # Skips the vocabulary product of other rows. A list, unlike a tensor, indexes
                 # hidden states on whichever device the last layer lives.
@@ -208,7 +205,7 @@ class GrowingStore(Store):
         calling = self._calling
         if arrays.keys() != {f"{kind}.{index}" for kind in KINDS for index in layers}:
             raise RuntimeError("arrays of another model")
-        self._cache = self.cache_kind()
+        self._cache = GrowingCache()
         for index in layers:
             layer = GrowingLayer()
             layer.keys, layer.values = (
@@ -220,4 +217,4 @@ class GrowingStore(Store):
             self._cache.put(index, layer)
 
     def close(self) -> None:
-        self._cache, self._hidden = self.cache_kind(), {}
+        self._cache, self._hidden = GrowingCache(), {}
