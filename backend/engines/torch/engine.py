@@ -70,9 +70,9 @@ class TorchEngine(Engine):
 
         self._static: StaticModel | None = None
         self.capabilities = replace(CAPABILITIES, max_context=max_context)
-        if not (goes_by_masks(model) and computes_alike(self)):
+        if not (goes_by_masks(model) and computes_alike(self, model)):
             self.capabilities = replace(ONE_TOKEN, max_context=max_context)
-            if not computes_alike(self):
+            if not computes_alike(self, model):
                 raise DerbyError(
                     f"Models of type {model.config.model_type!r} do not compute a text alike in "
                     "one pass and in several: choose a model of another family."

@@ -1,14 +1,12 @@
 """What a loaded model can do, found by running it: nobody keeps a list of architectures."""
 
 import inspect
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from backend.engines.base import Engine
 from backend.types import chain_parents
-
-if TYPE_CHECKING:
-    from backend.engines.torch.engine import TorchEngine
 
 #: Layers whose attention goes by masks and positions alone, as configurations call them.
 MASKED = {"attention", "full_attention", "sliding_attention"}
@@ -33,13 +31,13 @@ def goes_by_masks(model: Any) -> bool:
     return {"position_ids", "past_key_values"} <= named.keys() and not by_place and kinds <= MASKED
 
 
-def computes_alike(engine: "TorchEngine") -> bool:
+def computes_alike(engine: Engine, model: Any) -> bool:
     """Whether the engine's passes behind one another give the logits of one pass over all of the
     text; where it takes trees, one of them beside a wrong guess that is then forgotten.
     """
     import torch
 
-    config = engine.model.config.get_text_config(decoder=True)
+    config = model.config.get_text_config(decoder=True)
     tokens = np.random.default_rng(0).integers(0, config.vocab_size, TOKENS).tolist()
     rest = tokens[BEGUN:-1]
     chain, count = chain_parents(len(rest)), len(rest)
@@ -62,5 +60,5 @@ def computes_alike(engine: "TorchEngine") -> bool:
         return False
     if np.isnan(want).any():  # damaged weights, which whoever runs them says
         return True
-    rounding = ROUNDING[str(engine.model.dtype).removeprefix("torch.")]
+    rounding = ROUNDING[str(model.dtype).removeprefix("torch.")]
     return bool(np.abs(got - want).max() <= rounding * np.abs(want).max())
