@@ -1,4 +1,4 @@
-"""Measures columns: the benchmark, many requests at once, the equality matrix, and the search for
+"""Measures columns: the benchmark, the equality matrix, and the search for
 settings to use.
 
 A benchmark is a plan (`plan`), rows of what was measured (`rows`), a runner that makes those that

@@ -56,7 +56,7 @@ def _mark(board: Scoreboard, index: int, costs: PassCosts) -> dict[str, Any]:
     score = board.scores[index]
     rows, tokens = score.mean_rows, score.tokens_per_forward
     measured = pass_cost(board, index)
-    predicted = tokens / score.predicted if score.predicted else costs.average(rows) / costs.one_row
+    predicted = tokens / score.predicted if score.predicted else costs.relative(rows)
     steps, pace = measured or predicted, board.pace(index)
     cost = f"{'took' if measured else 'should take'} {factor(steps)} as long"
     unclear = "too noisy to tell" if board.noisy else "no clear difference"
