@@ -10,6 +10,7 @@ LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 _GROUPS = Path("/sys/fs/cgroup")
 _OWN_GROUP = Path("/proc/self/cgroup")
+_CPU = Path("/proc/cpuinfo")
 _STARTED = os.getpid()
 
 
@@ -45,6 +46,13 @@ def threads() -> int:
         return 1
     allowed = max(1, int(cores()))
     return min(psutil.cpu_count(logical=False) or allowed, allowed)
+
+
+def computes_bf16(facts: Path = _CPU) -> bool:
+    """Whether the processor multiplies bf16, by what Linux says of it; True where nobody says."""
+    if not facts.is_file():
+        return True
+    return bool({"avx512_bf16", "amx_bf16", "bf16"} & set(facts.read_text().split()))
 
 
 def _quotas(groups: Path, own: Path) -> Iterator[float]:

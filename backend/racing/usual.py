@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from backend.engines.registry import engine_named
 from backend.errors import DerbyError
+from backend.machine import computes_bf16
 from backend.models.files import BUILT_IN, Say, is_ready_made, model_folder, stored_precision
 from backend.types import ModelSpec
 
@@ -27,7 +28,8 @@ def usual_spec(spec: ModelSpec, say: Say) -> ModelSpec:
 
 def usual_precision(spec: ModelSpec, say: Say) -> tuple[str, str]:
     """The engine's first precision, or, if the model's weights would take more than LARGE bytes at
-    that, the second, and why, a clause; "" for the first. Fetches a model of the Hub.
+    that, the second, and why, a clause; "" for the first. That is bf16 only where the processor
+    multiplies it: others are several times as slow then. Fetches a model of the Hub.
 
     One that cannot be had stays as it is: its columns tell. Raises DerbyError for an unknown
     engine.
@@ -35,6 +37,8 @@ def usual_precision(spec: ModelSpec, say: Say) -> tuple[str, str]:
     declared = engine_named(spec.engine)
     first, *others = declared.precisions
     if spec.name == BUILT_IN or declared.models or not others:
+        return first, ""
+    if others[0] == "bf16" and spec.device == "CPU" and not computes_bf16():
         return first, ""
     names = (first, others[0])
     try:

@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from backend.engines.base import Session
 from backend.engines.torch.engine import TorchEngine, open_torch
 from backend.engines.torch.graphs import Capture, uncaptured
-from backend.engines.torch.static import FIRST_CAPACITY, IDLE, WIDTHS, capacity_for, width_for
+from backend.engines.torch.static import FIRST_CAPACITY, WIDTHS, capacity_for, width_for
 from backend.text import ByteTokenizer
 from backend.types import Logits, ModelSpec, chain_parents
 
@@ -176,7 +176,7 @@ def test_a_window_goes_by_positions_and_not_by_slots(kind: str) -> None:
     assert_close(session.forward(tokens, links, rows), plain.forward(tokens, links, rows))
 
 
-def test_sessions_capture_once_and_their_successors_not_at_all() -> None:
+def test_sessions_capture_once_and_a_successor_not_at_all() -> None:
     recorder = Recorder()
     engine = build(MODELS["llama"], recorder)
     one, two = engine.open(), engine.open()
@@ -187,13 +187,24 @@ def test_sessions_capture_once_and_their_successors_not_at_all() -> None:
     assert_close(feed(one, [4]), feed(GROWING["llama"].open(), [1, 2, 3, 4]))
     one.close()
     two.close()
-    successors = [engine.open(), engine.open()]
+    successor = engine.open()
     assert recorder.captured == 2 * each
-    assert_close(feed(successors[0], [9]), feed(GROWING["llama"].open(), [9]))
-    for session in [*successors, *(engine.open() for _ in range(IDLE + 2))]:
+    assert_close(feed(successor, [9]), feed(GROWING["llama"].open(), [9]))
+    successor.close()
+
+
+def test_one_small_cache_is_kept_for_the_next_session_and_is_counted() -> None:
+    """Up to eight of any size stayed on the device, in no budget."""
+    engine = build(MODELS["llama"], uncaptured)
+    large, small = engine.open(), engine.open()
+    large.reserve(LONGEST)
+    for session in (large, small, engine.open()):
         session.close()
-    assert engine._static
-    assert len(engine._static._idle) == IDLE
+    assert engine._static is not None
+    (kept,) = engine._static._idle
+    assert kept.capacity == FIRST_CAPACITY
+    bytes_of = kept.keys.nbytes + kept.values.nbytes
+    assert engine.weight_bytes == GROWING["llama"].weight_bytes + bytes_of
 
 
 def test_a_pass_reads_and_writes_the_same_memory_every_time() -> None:
@@ -315,7 +326,7 @@ def test_results_stay_what_they_were() -> None:
 @pytest.mark.parametrize(
     ("kind", "changes", "why"),
     [
-        ("falcon", {"alibi": True}, "place in the cache"),
+        ("falcon", {"alibi": True}, "one token at a time"),
         ("qwen2_moe", {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48,
                        "shared_expert_intermediate_size": 48}, "experts"),
     ],

@@ -1,5 +1,7 @@
 """The precision that a model runs at for which none was named."""
 
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import chat_model
@@ -8,6 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from backend.cli.options import Target
+from backend.machine import computes_bf16
 from backend.models.files import weights_in
 from backend.racing import usual
 from backend.racing.usual import usual_spec
@@ -21,6 +24,7 @@ def test_a_large_model_of_ones_own_runs_at_the_second_precision_and_says_why(
     engine: str, first: str, second: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Models of gigabytes were converted to fp32 and loaded at twice their size or more."""
+    monkeypatch.setattr(usual, "computes_bf16", lambda: True)
     spec, said = ModelSpec(str(chat_model.make(tmp_path)), engine), list[str]()
     assert usual_spec(spec, said.append).precision == first
     assert said == []
@@ -32,6 +36,20 @@ def test_a_large_model_of_ones_own_runs_at_the_second_precision_and_says_why(
     named = Target(spec.name, engine, first)
     assert named.spec.precision == first, "who names one gets it"
     assert Target(spec.name, engine).spec.precision == second
+
+
+def test_a_processor_without_bf16_runs_a_large_model_at_fp32(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It computes bf16 by detours, and several times as slowly."""
+    monkeypatch.setattr(usual, "LARGE", 1e3)
+    facts = tmp_path / "cpuinfo"
+    for flags, precision in (("fpu avx2 avx512f", "fp32"), ("fpu avx512_bf16 amx_tile", "bf16")):
+        facts.write_text(f"model name : x\nflags : {flags}\n")
+        monkeypatch.setattr(usual, "computes_bf16", partial(computes_bf16, facts))
+        spec = ModelSpec(str(chat_model.make(tmp_path / flags)), "torch")
+        assert usual_spec(spec, lambda _: None).precision == precision
+        assert usual_spec(replace(spec, device="CUDA"), lambda _: None).precision == "bf16"
 
 
 @pytest.mark.parametrize(

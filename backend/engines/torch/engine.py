@@ -78,6 +78,8 @@ class TorchEngine(Engine):
                     "one pass and in several: choose a model of another family."
                 )
         self._static, self.why_growing = self._fixed_widths(capture)
+        if self._static is not None:  # beside the weights, for as long as they are there
+            self.weight_bytes += self._static.idle_bytes
 
     def _fixed_widths(self, capture: "Capture | None") -> "tuple[StaticModel | None, str]":
         """The model with passes of fixed widths, or why it has none."""

@@ -40,9 +40,6 @@ WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128)
 #: of its cache, so it should be no larger than need be, and one that is too small is replaced.
 FIRST_CAPACITY = 512
 
-#: Caches that are kept, with their graphs, for the next sessions.
-IDLE = 8
-
 
 def capacity_for(rows: int) -> int:
     """The smallest capacity that holds so many rows."""
@@ -134,7 +131,7 @@ class StaticModel:
     layout: Layout
     capture: Capture
     _tensors: dict[int, PassTensors] = field(default_factory=dict)
-    _idle: list["StaticCache"] = field(default_factory=list)
+    _idle: list["StaticCache"] = field(default_factory=list)  # one of the first capacity at most
 
     def tensors(self, width: int) -> PassTensors:
         """What all caches share for passes of this width."""
@@ -158,9 +155,8 @@ class StaticModel:
         captured.
         """
         capacity = capacity_for(rows)
-        found = next((cache for cache in self._idle if cache.capacity == capacity), None)
-        if found is not None:
-            self._idle.remove(found)
+        if self._idle and capacity == FIRST_CAPACITY:
+            found = self._idle.pop()
             found.clear()
             return found
         made = StaticCache(self, capacity)
@@ -170,8 +166,15 @@ class StaticModel:
         return made
 
     def give_back(self, cache: "StaticCache") -> None:
-        self._idle.append(cache)
-        del self._idle[:-IDLE]
+        """Keep one small cache with its graphs for the next session: `idle_bytes` counts it."""
+        if not self._idle and cache.capacity == FIRST_CAPACITY:
+            self._idle.append(cache)
+
+    @property
+    def idle_bytes(self) -> int:
+        """Bytes of the cache that is kept while no session is open."""
+        row = sum(heads * dim for heads, dim in self.layout.kinds) * self.calling.dtype.itemsize
+        return self.layout.layers * row * FIRST_CAPACITY
 
     def store(self) -> "StaticStore":
         """That of a new session, its passes captured: a race must not wait for that."""
