@@ -25,7 +25,9 @@ from backend.errors import DerbyError
 from backend.grammar.compile import compile_matcher, definition_of, refusal
 from backend.grammar.judge import Judgement, judge
 from backend.grammar.sources import GrammarSource
+from backend.grammar.vocabulary import build
 from backend.processes import die_with_parent, from_lasting_thread
+from backend.text import ByteTokenizer
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
@@ -41,7 +43,6 @@ LOOK = 0.05
 MAX_TEXT = 16 * 1024
 #: Bytes that a walk through a grammar goes, to meet states that explode only after a while.
 PROBE = 64
-_EOS = 256
 _ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -119,10 +120,6 @@ def _ask(request: dict[str, Any], deadline: float, stopped: Callable[[], bool]) 
         talk.join()
         if stopped():
             raise StoppedError("The grammar was not checked completely: the race was stopped.")
-        raise CheckFailedError(
-            f"The check of the grammar gave no answer within {deadline + PATIENCE:g} s: the "
-            "machine is busy, so try again, or simplify the grammar."
-        )
     if child.returncode == 0:
         return json.loads(answer[0])
     if child.returncode == -getattr(signal, "SIGPROF", 0):
@@ -130,10 +127,10 @@ def _ask(request: dict[str, Any], deadline: float, stopped: Callable[[], bool]) 
             f"The grammar takes longer than {deadline:g} s to check: simplify it, and give every "
             "rule a way to end."
         )
-    if child.returncode == -getattr(signal, "SIGKILL", 0):  # no native code's own doing
+    if child.returncode == -getattr(signal, "SIGKILL", 9):  # no native code's own doing
         raise CheckFailedError(
-            "The check of the grammar was killed, perhaps because memory ran out: try again when "
-            "less is running."
+            "The check of the grammar was killed: the machine is busy or short of memory, so try "
+            "again when less is running."
         )
     raise DerbyError(
         f"The grammar takes more than {MEMORY >> 20} MiB of memory, or makes the grammar engine "
@@ -144,10 +141,7 @@ def _ask(request: dict[str, Any], deadline: float, stopped: Callable[[], bool]) 
 def _answer(request: dict[str, Any]) -> dict[str, Any]:
     if "schema" in request:
         return asdict(judge(request["schema"], request["text"]))
-    from llguidance import LLTokenizer, TokenizerWrapper
-
-    tokenizer = LLTokenizer(TokenizerWrapper(_Bytes()), eos_token=_EOS)
-    matcher = compile_matcher(request["definition"], tokenizer)
+    matcher = compile_matcher(request["definition"], build(ByteTokenizer(), ()).tokens)
     if error := matcher.get_error() or _probe(matcher.deep_copy()):
         return {"error": "no text fits it" if error.startswith("NoExtension") else error}
     accepted = 0
@@ -169,23 +163,11 @@ def _probe(matcher: LLMatcher) -> str:
         if matcher.is_error():
             error = matcher.get_error()
             return "" if step and error.startswith("NoExtension") else error
-        allowed = [byte for byte in range(_EOS) if bits >> byte & 1]
+        allowed = [byte for byte in range(256) if bits >> byte & 1]
         if not allowed:
             return "" if step or bits else "NoExtension"
         matcher.try_consume_tokens([rng.choice(allowed)])
     return ""
-
-
-class _Bytes:
-    """The byte alphabet in the form that llguidance's TokenizerWrapper reads."""
-
-    eos_token_id = _EOS
-    bos_token_id = None
-    special_token_ids = (_EOS,)
-    tokens = (*(bytes([i]) for i in range(256)), b"<eos>")
-
-    def __call__(self, text: bytes) -> list[int]:
-        return list(text)
 
 
 def _limit(seconds: float) -> None:

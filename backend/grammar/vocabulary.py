@@ -93,7 +93,6 @@ def build(tokenizer: Tokenizer, slices: tuple[str, ...] = SLICES) -> Vocabulary:
     not spell texts in bytes.
     """
     from llguidance import LLTokenizer, TokenizerWrapper
-    from llguidance.hf import from_tokenizer
 
     size, eos = tokenizer.vocab_size, sorted(tokenizer.eos_ids)
     if not eos:
@@ -102,6 +101,8 @@ def build(tokenizer: Tokenizer, slices: tuple[str, ...] = SLICES) -> Vocabulary:
             "token: choose another model, or a column without a grammar."
         )
     if isinstance(tokenizer, HfTokenizer):
+        from llguidance.hf import from_tokenizer
+
         known = min(size, len(tokenizer.fast))
         try:
             # The logits may be wider than the tokenizer (padding) or, rarely, narrower.

@@ -126,7 +126,7 @@ def test_a_stop_ends_every_column_as_stopped(host: Host, kind: type[Event], pati
 
 
 def test_a_stop_is_noticed_while_an_untrusted_grammar_is_checked(patient: None) -> None:
-    """The worker waited for the sandbox and for nothing else, up to five seconds of processor time,
+    """The worker waited for the check and for nothing else, up to five seconds of processor time,
     and so was replaced: every loaded model was lost by one Stop.
     """
     hostile = GrammarSource("lark", "start: /a+/ /a+/", "hostile")
@@ -137,7 +137,7 @@ def test_a_stop_is_noticed_while_an_untrusted_grammar_is_checked(patient: None) 
     with closing(host):
         stream = host.stream(replace(SHORT, columns=columns), lambda: bool(worker.children()))
         assert ends(list(stream))[0] == Finished(0, "stopped", [])
-        assert not worker.children(), "the sandbox goes on"
+        assert not worker.children(), "the check goes on"
         assert_works(host)
         assert host.pid == pid, "it did not have to be replaced"
 
