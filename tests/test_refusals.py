@@ -55,7 +55,7 @@ FORMS: list[tuple[dict[str, Any], str]] = [
     ({"top": 11}, "most likely tokens is 11; it must lie between 0 and 10."),
     (
         {"lineup": "kv:cache=../../etc/passwd"},
-        "Line 1 of the line-up: KV reuse: Cache is '../../etc/passwd'; it must be fresh or session.",
+        "Line 1 of the line-up: KV reuse: Cache is '../../etc/passwd'; choose from fresh, session.",
     ),
     (
         {"stop": "x" * 201},

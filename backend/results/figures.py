@@ -331,7 +331,8 @@ FIGURES = (
         "tokens",
         "tokens",
         TOKENS,
-        "Tokens written. The end-of-text token counts; a text that its grammar ends has none.",
+        "Tokens written. The end-of-text token counts; a text that its grammar ends has none. "
+        "Example: a limit of 128 is reached after 128.",
         _positive(lambda score: score.length),
         ("page", "table", "summary"),
     ),

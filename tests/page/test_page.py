@@ -49,7 +49,7 @@ def test_a_race_runs_to_its_end(visitor: Visitor, address: str) -> None:
     plain_look = visitor.page.locator(".dd-card .dd-sampled").first
     look = "(node) => { const s = getComputedStyle(node); return [s.backgroundColor, s.boxShadow] }"
     assert bonus.evaluate(look) == plain_look.evaluate(look)
-    for origin in ("bonus", "fixed", "earlier"):
+    for origin in ("bonus", "fixed"):
         assert visitor.page.locator(f".dd-legend .dd-{origin}").count() == 0
     assert visitor.complaints == []
     # A page with an inline icon and its own server: no other host hears of the visit.
@@ -137,14 +137,13 @@ def test_a_spoiled_race_is_run_again_as_it_was(visitor: Visitor) -> None:
 
 
 def test_what_cannot_work_is_not_there_and_old_doubts_are_gone(visitor: Visitor) -> None:
-    """Replay began to play a race that still ran; Continue was offered for programs, which end by
-    themselves; and the last race's doubt stood above the one that ran.
+    """Replay began to play a race that still ran, and the last race's doubt stood above the one
+    that ran.
     """
     page = visitor.page
     visitor.columns("kv")
     visitor.ask("{{select 'colour' 'red|blue'}}".replace("'", '"'))
     visitor.wait_phase("ended")
-    expect(page.locator("#continue")).to_be_hidden()
     page.evaluate("document.querySelector('.dd-doubt span').textContent = 'Noisy.'")
     visitor.endless()
     visitor.wait_decoding()
@@ -155,7 +154,6 @@ def test_what_cannot_work_is_not_there_and_old_doubts_are_gone(visitor: Visitor)
     visitor.stop()
     visitor.wait_phase("ended")
     expect(page.locator(".dd-replay-play")).to_be_visible()
-    expect(page.locator("#continue")).to_be_visible()
 
 
 def test_a_board_that_the_form_no_longer_asks_for_is_dimmed(visitor: Visitor) -> None:
@@ -163,17 +161,14 @@ def test_a_board_that_the_form_no_longer_asks_for_is_dimmed(visitor: Visitor) ->
     Continue would write on what is no longer asked for.
     """
     page, board = visitor.page, visitor.page.locator(".dd-board")
-    go_on = page.locator("#continue")
     visitor.columns("kv")
     visitor.ask("Hello", tokens=8)
     visitor.wait_phase("ended")
     expect(board).to_have_attribute("data-stale", "no")
     page.wait_for_timeout(700)  # as long as a form may take to be that of an opened race
     prompt = page.get_by_label("Prompt", exact=True)
-    expect(go_on).to_be_visible()
     prompt.fill("Another")
     expect(board).to_have_attribute("data-stale", "yes")
-    expect(go_on).to_be_hidden()
     status = page.locator(".dd-status")
     expect(status).to_have_text("Press Run to race this. Below: the last race.")
     chosen = examples()[1]
@@ -189,7 +184,6 @@ def test_a_board_that_the_form_no_longer_asks_for_is_dimmed(visitor: Visitor) ->
     prompt.fill("Another")
     prompt.fill("Hello")
     expect(board).to_have_attribute("data-stale", "no")
-    expect(go_on).to_be_visible()
     visitor.columns("kv", "lookup")
     expect(board).to_have_attribute("data-stale", "yes")
     visitor.close_settings()
@@ -379,7 +373,7 @@ def test_a_program_has_no_code_and_no_button_for_it(visitor: Visitor) -> None:
     visitor.tab("Production")
     note = page.locator("#code-note textarea")
     expect(note).to_have_value(re.compile("ran a program"))
-    shown = page.locator("#section-5")
+    shown = page.locator("#section-4")
     expect(shown.get_by_role("button", name=re.compile("code", re.IGNORECASE))).to_have_count(0)
     expect(page.locator("#code")).to_be_hidden()
     visitor.close_settings()
@@ -439,12 +433,6 @@ def test_texts_and_code_are_copied_and_columns_are_those_of_the_last_race(
     page.get_by_role("button", name="Copy the text of KV reuse").click()
     page.wait_for_selector(".dd-copy[data-copied]")
     assert page.evaluate(copied) == visitor.card("KV reuse").text
-    visitor.tab("Save")
-    saved = page.get_by_role("combobox", name="Column to save", exact=True)
-    expect(saved).to_have_value("KV reuse")
-    saved.click()
-    expect(page.get_by_role("option")).to_contain_text(names)
-    page.keyboard.press("Escape")
     visitor.tab("Production")
     column = page.get_by_role("combobox", name="Column", exact=True)
     expect(column).to_have_value(re.compile("|".join(map(re.escape, names))))  # the fastest one

@@ -12,6 +12,7 @@ from small_tokenizer import sentencepiece_like, small_tokenizer
 
 from backend.decoding.clock import Clock
 from backend.decoding.constraint import Constraint
+from backend.decoding.context import Context
 from backend.decoding.loop import Parts
 from backend.decoding.sampling import Sampler
 from backend.engines.fake import FakeEngine
@@ -312,14 +313,14 @@ def test_a_program_reads_the_text_that_is_shown(tmp_path: Path, text: str, heal:
     program = parse_program(text.format(*slots))
     for seed in range(20):
         request = Request("any", 8, Sampling(0.9, seed=seed), heal=heal)
-        session, read = engine.open(), list[int]()
-        session.close = read.extend
-        parts = Parts(session, tokenizer, Sampler(request.sampling), Clock())
+        parts = Parts(engine.open(), tokenizer, Sampler(request.sampling), Clock())
+        contexts, context_of = list[Context](), parts.context
+        parts.context = lambda tokens: contexts.append(context_of(tokens)) or contexts[-1]
         prompt, board = tokenizer.encode("", chat=False), Scoreboard((parse_column("kv"),))
         for event in run_program(0, program, prompt, request, parts, compile_grammar):
             board.add(event)
         stream = tokenizer.stream()
-        whole = "".join(map(stream.push, read)) + stream.flush()
+        whole = "".join(map(stream.push, contexts[0].tokens)) + stream.flush()
         # Such a tokenizer puts a space in front of a text that nothing precedes.
         assert whole in (board.scores[0].text, f" {board.scores[0].text}")
 

@@ -232,7 +232,7 @@ def test_from_the_finish_on_lanes_and_places_are_those_of_the_speed_ups() -> Non
             shown = view(board, race=1, goal=13)
             assert shown["phase"] == ("ended" if seen is events else "racing")
             assert shown["track"]["axis"] == "Speed after the prompt"
-            assert shown["track"]["speeds"] == [board.speedup(1), 0]
+            assert shown["track"]["speeds"] == board.speedup(1)
             assert [each["place"] for each in shown["columns"]] == places
             wanted = [13 * speed / board.speedup(1) for speed in (1, *map(board.speedup, (1, 2)))]
             assert [each["settled"] for each in shown["columns"]] == pytest.approx(wanted, abs=0.06)

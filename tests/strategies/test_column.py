@@ -208,7 +208,7 @@ def test_several_settings_at_once_leave_the_others_alone() -> None:
             "Server runs on another machine: remove its engine",
         ),
         ("stateless:cache=session", "Stateless has no setting 'cache'; it has limit"),
-        ("kv:cache=mine", "KV reuse: cache is 'mine'; it must be call"),
+        ("kv:cache=mine", "KV reuse: Cache is 'mine'; choose from fresh"),
         ("lookahead:window", "'window' in column 'lookahead:window' is not a setting"),
         ("lookahead:window=", "whole number"),
         ("lookahead:=5", "no setting ''"),
