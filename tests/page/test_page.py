@@ -157,9 +157,7 @@ def test_what_cannot_work_is_not_there_and_old_doubts_are_gone(visitor: Visitor)
 
 
 def test_a_board_that_the_form_no_longer_asks_for_is_dimmed(visitor: Visitor) -> None:
-    """Another prompt, an example, other columns; and not any more once they are back. Meanwhile no
-    Continue would write on what is no longer asked for.
-    """
+    """Another prompt, an example, other columns; and not any more once they are back."""
     page, board = visitor.page, visitor.page.locator(".dd-board")
     visitor.columns("kv")
     visitor.ask("Hello", tokens=8)
