@@ -24,7 +24,7 @@ WIDTHS = (1, 2, 4, 8, 16, 32)
 LONG_CONTEXT, SMALLEST_DIFFERENCE = 512, 64
 
 #: How often each width is measured at either context, and seconds after which, at one context, no
-#: further round is begun.
+#: round is begun but the second; of a large model, none.
 ROUNDS, SECONDS = 5, 5.0
 
 #: Seconds that a pass over PREFILL_CHUNK rows takes in a model that is too large for two contexts:
@@ -79,12 +79,12 @@ def measure(engine: Engine) -> PassCosts:
         large = min(_timed(engine, session, chunk) for _ in range(2)) > LARGE
     room = 0 if large else longest - widths[-1]
     near, far = min(CONTEXT, room), min(LONG_CONTEXT, room)
-    seconds, change = _measured(engine, widths, near)
+    seconds, change = _measured(engine, widths, near, 1 if large else 2)
     each = row = 0.0
     if far - near >= SMALLEST_DIFFERENCE:
         # A line through what the far context costs more than the near one: of a single width it
         # would be mostly noise, which is taken to be proportional to the time.
-        more = np.subtract(_measured(engine, widths, far)[0], seconds) / (far - near)
+        more = np.subtract(_measured(engine, widths, far, 2)[0], seconds) / (far - near)
         row, each = np.polyfit(widths, more, 1, w=1 / np.asarray(seconds))
     return PassCosts(tuple(widths), seconds, change, (max(0.0, float(each)), max(0.0, float(row))))
 
@@ -96,17 +96,17 @@ def one_row_seconds(engine: Engine) -> float:
 
 
 def _measured(
-    engine: Engine, widths: Sequence[int], context: int
+    engine: Engine, widths: Sequence[int], context: int, least: int
 ) -> tuple[tuple[float, ...], float]:
     """Seconds by width behind so many tokens, and what a change of width costs: of each width, two
-    passes in a row, of which the first tells that. Each round has a session of its own, because
-    rows that were forgotten may lie in its cache and be read.
+    passes in a row, of which the first tells that. `least`: rounds, however long they take. Each
+    has a session of its own, because rows that were forgotten may lie in its cache and be read.
     """
     first: list[list[float]] = [[] for _ in widths]
     steady: list[list[float]] = [[] for _ in widths]
     began = perf_counter()
     for done in range(ROUNDS):
-        if done and perf_counter() - began > SECONDS:
+        if done >= least and perf_counter() - began > SECONDS:
             break
         with closing(engine.open()) as session:
             while session.length < context:

@@ -158,7 +158,7 @@ class NetworkDrafter(Drafter):
         self._same = min(self._same, end)
         while self._same < end and self._read[self._same] == context[self._same]:
             self._same += 1
-        self._same = self._network.rewind(self._same)
+        self._network.rewind(self._same)
         del self._read[self._same :]
 
     def _feed(self, context: Sequence[int], end: int, *, wanted: bool) -> Logits:

@@ -57,10 +57,8 @@ class DraftNetwork(ABC):
         """
 
     @abstractmethod
-    def rewind(self, length: int) -> int:
-        """Forget the rows from position `length` on, and rows in front of it where there is no
-        other way: how many are left.
-        """
+    def rewind(self, length: int) -> None:
+        """Forget the rows from position `length` on."""
 
     @abstractmethod
     def close(self) -> None:
@@ -101,9 +99,8 @@ class ModelNetwork(DraftNetwork):
         self._session.keep(range(len(tokens)))
         return logits
 
-    def rewind(self, length: int) -> int:
+    def rewind(self, length: int) -> None:
         self._session.truncate(length)
-        return self._session.length
 
     def close(self) -> None:
         """The session is for whoever opened it to close."""

@@ -240,7 +240,6 @@ class _LocalRun:
             sampler,
             draft,
             missing,
-            len(prompt) + (self._column.limit or self._request.max_new_tokens),
         )
         drafter = strategy.build(inputs)
         opened.callback(drafter.close)

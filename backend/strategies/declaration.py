@@ -37,7 +37,6 @@ class DrafterInputs:
 
     `draft` is the network that `Strategy.weights` asked for, open and empty but for what it holds;
     the drafter closes it. None where there is none, for the reason in `missing` if one was wanted.
-    `longest`: tokens that the text may have in the end; 0: not known.
     """
 
     values: Values
@@ -46,7 +45,6 @@ class DrafterInputs:
     sampler: Sampler
     draft: DraftNetwork | None = None
     missing: str = ""
-    longest: int = 0
 
     def draft_length(self) -> DraftLength:
         """How many tokens a round drafts, by the settings "auto" and "k"."""

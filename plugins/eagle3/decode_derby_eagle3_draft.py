@@ -277,13 +277,12 @@ class Eagle3Network(DraftNetwork):
         self._end += len(tokens)
         return logits.cpu().numpy()
 
-    def rewind(self, length: int) -> int:
+    def rewind(self, length: int) -> None:
         self._end = min(self._end, max(length, self._first))
         if self._end == self._first:
             self._cache = DynamicCache()
         else:
             self._cache.crop(self._end - self._first)
-        return length
 
     def close(self) -> None:
         self._cache = DynamicCache()

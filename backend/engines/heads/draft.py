@@ -105,9 +105,8 @@ class HeadNetwork(DraftNetwork):
     def guess(self, position: int, token: int) -> Logits:
         return self.read(position, [token], self._state, wanted=True)
 
-    def rewind(self, length: int) -> int:
+    def rewind(self, length: int) -> None:
         self._rows[self._rows >= length] = -1
-        return length
 
     def close(self) -> None:
         self._ring.close()

@@ -67,7 +67,7 @@ def assert_like_speculators(folder: Path, target: TorchEngine, name: str) -> Non
         for step in (1, 2):
             found = network.guess(end + step - 1, tokens[end + step - 1])
             assert np.abs(found[0] - logits[step, end - 1]).max() < 1e-5
-        assert network.rewind(end) == end
+        network.rewind(end)
         held = end
     network.close()
 
