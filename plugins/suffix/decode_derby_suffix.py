@@ -55,9 +55,8 @@ class SuffixDecoding(Drafter):
     such a share of the matches were right.
     """
 
-    def __init__(self, length: DraftLength, *, tree: bool = True) -> None:
-        """`tree`: the target verifies trees; else only the most probable chain is proposed."""
-        self._length, self._tree = length, tree
+    def __init__(self, length: DraftLength) -> None:
+        self._length = length
         self._text: list[int] = []
         self._after: dict[Path, list[int]] = {}  # the places behind each n-gram, ascending
         self.acceptance = Acceptance([chance for line in PRIOR for chance in line])
@@ -133,7 +132,7 @@ class SuffixDecoding(Drafter):
         kinds = {token: kind_of(token, lengths, len(path)) for token in lengths}
         best = sorted(kinds, key=lambda token: self.acceptance[kinds[token]], reverse=True)
         left = reached
-        for token in best if self._tree else best[:1]:
+        for token in best:
             chance = self.acceptance[kinds[token]] * left
             if chance < LEAST:
                 break
@@ -154,7 +153,7 @@ def kind_of(token: int, lengths: Mapping[int, Sequence[int]], depth: int) -> int
 
 
 def build(inputs: DrafterInputs) -> SuffixDecoding:
-    return SuffixDecoding(inputs.draft_length(), tree=inputs.target.capabilities.tree)
+    return SuffixDecoding(inputs.draft_length())
 
 
 SUFFIX = Strategy(
