@@ -102,7 +102,7 @@ def options(command: click.Command) -> set[str]:
 def test_the_pages_name_commands_at_all() -> None:
     """So that a change of their form does not leave these tests with nothing to read."""
     first = {arguments[0] for _, _, arguments in LINES if arguments}
-    assert {"race", "tune", "verify", "grammar", "bench"} <= first
+    assert {"race", "tune", "train", "grammar", "bench"} <= first
     assert sum(COMMANDS[start] is PAGE for start, _, _ in LINES) >= 2
     assert {arguments[0] for _, arguments in MAKE_LINES} >= {"run", "test", "setup", "verify"}
 
