@@ -7,7 +7,7 @@ and forwards, rows and misuse are counted or refused.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, reduce
+from functools import lru_cache
 from time import sleep
 
 import numpy as np
@@ -29,22 +29,10 @@ _MIX = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
 
 
-def extend_hash(state: int, token: int) -> int:
-    """The 64-bit hash of a prefix one token longer."""
-    state = ((state ^ (token + 1)) * _MIX) & _MASK
-    return state ^ (state >> 29)
-
-
-def hash_of(prefix: Sequence[int], salt: int = 0) -> int:
-    """The 64-bit hash of a whole prefix."""
-    return reduce(extend_hash, prefix, salt)
-
-
 @dataclass(eq=False)
 class FakeEngine(Engine):
     """`sharpness` scales the logits; `salt` makes another model: a draft that disagrees.
 
-    `blur` adds so much of a second model to its scores: a draft that agrees in part.
     `period` > 0 hashes only the last `period` tokens, so that texts repeat and lookup can win.
     `step_seconds` is slept in every forward pass, for a page that can be watched.
     """
@@ -53,7 +41,6 @@ class FakeEngine(Engine):
     vocab_size: int = 257
     sharpness: float = 2.0
     salt: int = 0
-    blur: float = 0.0
     period: int = 0
     step_seconds: float = 0.0
     capabilities: Capabilities = CAPABILITIES
@@ -82,13 +69,12 @@ class FakeEngine(Engine):
         return self.sharpness * self._memo(tuple(prefix[-self.period :] if self.period else prefix))
 
     def _compute(self, prefix: tuple[int, ...]) -> Logits:
-        state = hash_of(prefix, self.salt)
+        state = self.salt
+        for token in prefix:
+            state = ((state ^ (token + 1)) * _MIX) & _MASK
+            state ^= state >> 29
         bits = np.random.Philox(key=np.array([state, 0], dtype=np.uint64))
         values = np.random.Generator(bits).standard_normal(self.vocab_size, dtype=np.float32)
-        if self.blur:
-            other = np.random.Philox(key=np.array([state, 1], dtype=np.uint64))
-            noise = np.random.Generator(other).standard_normal(self.vocab_size, dtype=np.float32)
-            values += np.float32(self.blur) * noise
         if self.vocab_size > ByteTokenizer.EOS:
             # Printable letters and spaces, now and then the end: text one can look at.
             values[:32] -= 40

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from backend.engines.openvino.refusal import RefusedError
+from backend.engines.openvino.conversion import RefusedError
 
 if TYPE_CHECKING:
     import openvino as ov

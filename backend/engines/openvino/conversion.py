@@ -1,6 +1,7 @@
 """From a model in torch to an OpenVINO graph, by optimum-intel, and the check of what came out."""
 
 import gc
+import json
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +16,6 @@ from numpy.typing import NDArray
 
 from backend.engines.cache import Session
 from backend.engines.openvino.abilities import CAPABILITIES, EXACT
-from backend.engines.openvino.refusal import unsupported
 from backend.engines.openvino.store import OpenVINOStore
 from backend.errors import DerbyError, chain
 from backend.models.checkpoint import loading_error
@@ -34,6 +34,24 @@ ROUNDING = 3e-4
 
 #: How torch says that it could not allocate: a RuntimeError like any other.
 NO_MEMORY = "can't allocate memory"
+
+
+class RefusedError(DerbyError):
+    """The model cannot be converted as asked."""
+
+
+def architecture(files: ModelFiles) -> str:
+    config = json.loads((files.folder / "config.json").read_text(encoding="utf-8"))
+    return str(config.get("model_type", "unknown"))
+
+
+def unsupported(files: ModelFiles, lacking: str) -> RefusedError:
+    """Why the model cannot run."""
+    remedy = "another model" if files.ready_made else "the torch engine or another model"
+    return RefusedError(
+        f"The architecture {architecture(files)!r} cannot run on OpenVINO here ({lacking}): "
+        f"choose {remedy}."
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,9 +24,13 @@ import numpy as np
 
 from backend.engines.openvino.abilities import BYTES
 from backend.engines.openvino.compress import COMPRESSORS
-from backend.engines.openvino.conversion import converted
+from backend.engines.openvino.conversion import (
+    RefusedError,
+    architecture,
+    converted,
+    unsupported,
+)
 from backend.engines.openvino.merge import merge_products
-from backend.engines.openvino.refusal import RefusedError, architecture, unsupported
 from backend.errors import DerbyError
 from backend.models.checkpoint import quantised_as, read_object
 from backend.models.files import ModelFiles, Say, model_files
