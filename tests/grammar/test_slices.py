@@ -8,7 +8,6 @@ from functools import cache
 
 import pytest
 from llguidance import LLInterpreter, LLTokenizer, TokenizerWrapper
-from walks import EOS, Vocabulary
 
 from backend.grammar.compile import compile_matcher, definition_of
 from backend.grammar.sources import GrammarSource, examples, shipped
@@ -30,6 +29,29 @@ OTHERS = [
     "ß_9",
     "\t",
 ]
+
+
+EOS = 256
+
+
+class Vocabulary:
+    """Every byte, the end of the text, and some longer tokens, as llguidance reads it."""
+
+    eos_token_id = EOS
+    bos_token_id = None
+    special_token_ids = (EOS,)
+
+    def __init__(self, *longer: bytes) -> None:
+        self.tokens = (*(bytes([i]) for i in range(256)), b"<eos>", *longer)
+
+    def __call__(self, text: bytes) -> list[int]:
+        """Tokens of `text`, the longest first."""
+        ids, spelled = {token: i for i, token in enumerate(self.tokens)}, list[int]()
+        while text:
+            end = next(end for end in range(len(text), 0, -1) if text[:end] in ids)
+            spelled.append(ids[text[:end]])
+            text = text[end:]
+        return spelled
 
 
 def vocabulary_of(pieces: Iterable[str]) -> Vocabulary:
