@@ -104,7 +104,7 @@ def test_the_pages_name_commands_at_all() -> None:
     first = {arguments[0] for _, _, arguments in LINES if arguments}
     assert {"race", "tune", "train", "grammar", "bench"} <= first
     assert sum(COMMANDS[start] is PAGE for start, _, _ in LINES) >= 2
-    assert {arguments[0] for _, arguments in MAKE_LINES} >= {"run", "test", "setup", "verify"}
+    assert {arguments[0] for _, arguments in MAKE_LINES} >= {"run", "test", "verify"}
 
 
 @pytest.mark.parametrize(("start", "line", "arguments"), LINES, ids=[line for _, line, _ in LINES])
