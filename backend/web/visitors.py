@@ -275,7 +275,7 @@ class Visitors:
 
     async def measure(self, visitor: str, race: Race) -> Scoreboard:
         """Run a race of a benchmark while the visitor's last race stays as it is, and return its
-        board. It uses no cached prefixes. Raises DerbyError as `watch` does.
+        board. It keeps no session. Raises DerbyError as `watch` does.
         """
         with self._lock:
             self._quota.require(visitor, self._presence.now())
