@@ -66,6 +66,6 @@ def test_why_a_race_was_put_out_stands_with_its_verdict() -> None:
     race = Race(Request("Hi"), columns, ModelSpec("fake", "fake"))
     controller = Controller(Visitors(InlineHost()), Offer((), ()))
     ended = Frame(race, 1, board, 0, "Others wait.", over=True)
-    shown = controller._drawn(ended, "", None)
+    shown = controller._drawn(ended, "")
     for name in ("status", "top"):
         assert shown[name].startswith("Others wait. Stopped before the first token.")
