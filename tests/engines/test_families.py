@@ -267,7 +267,7 @@ def test_on_openvino_the_columns_agree_and_equal_torch(models: Models, name: str
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", [*NOT_ON_OPENVINO, *families.RECURRENT])
+@pytest.mark.parametrize("name", marked([*NOT_ON_OPENVINO, *families.RECURRENT]))
 def test_what_openvino_cannot_run_is_a_sentence(models: Models, name: str) -> None:
     said = re.escape(NOT_ON_OPENVINO.get(name, ""))
     with pytest.raises(DerbyError, match=f"on OpenVINO here .{said}.*: choose the torch engine"):

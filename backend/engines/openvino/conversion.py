@@ -200,7 +200,8 @@ def _export(model: Any, exporter: Callable[..., Any], path: Path, files: ModelFi
             *_, first = chain(error)
             said = (str(first).strip() or type(first).__name__).partition("\n")[0]
             if isinstance(first, ImportError):
-                said = f"its exporter is for another version of transformers, {said}"
+                missing = said.partition(" (/")[0]  # without the place of a package
+                said = f"its exporter is for another version of transformers, {missing}"
             if NO_MEMORY in str(first):
                 raise MemoryError(said) from error
             raise unsupported(files, f"optimum-intel says: {said:.200}") from error
