@@ -85,7 +85,7 @@ function answered() {
 
 function card(strategy) {
   const declared = strategies[strategy];
-  const it = { strategy, controls: new Map(), options: new Map(), labels: new Map() };
+  const it = { strategy, controls: new Map(), options: new Map() };
   it.root = make("li", "dd-lineup-column");
   it.root.dataset.strategy = strategy;
   it.details = make("details");
@@ -143,7 +143,6 @@ function control(it, field) {
   };
   const shown = field.kind === "choice" ? choice(it, field, set) : input(field, set);
   it.controls.set(field.name, shown.show);
-  it.labels.set(field.name, label);
   const help = make("p", "dd-note", field.help);
   shown.nodes[0].id = label.htmlFor = `lineup-field-${++fields}`;
   help.id = `lineup-help-${fields}`;
@@ -226,7 +225,6 @@ function draw(state) {
     put(it.gist, column.gist);
     put(it.line, column.line === column.strategy ? "" : column.line);
     put(it.refusal, "");
-    for (const [name, words] of Object.entries(column.labels)) put(it.labels.get(name), words);
     for (const [name, options] of Object.entries(column.options)) it.options.get(name)?.(options);
     for (const [name, show] of it.controls) show(column.values[name]);
   });

@@ -55,7 +55,9 @@ LOOKAHEAD = Strategy(
     "ones. No draft model.",
     gist="Guesses ahead, no draft",
     settings=(
-        Flag("auto", "Auto", "Take the window, level and guesses that promise most.", default=True),
+        Flag(
+            "auto", "Auto", "Take the sizes that promise most instead of those below.", default=True
+        ),
         WholeNumber(
             "window",
             "Window",

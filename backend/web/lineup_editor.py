@@ -215,22 +215,9 @@ def editor_state(text: str, offer: Offer) -> dict[str, Any]:
 
 
 def _shown(column: Column, offer: Offer) -> dict[str, Any]:
-    """A column as the editor draws it: all values in the command line's words, "" for a size that
-    is left to the run, and the labels that say whether it is.
-    """
+    """A column as the editor draws it: all values in the command line's words."""
     fields, model, settings = settings_of(column.strategy), column.model, column.settings()
     values = {name: fields[name].text(value) for name, value in settings.items()}
-    labels: dict[str, str] = {}
-    for setting in fields.values():
-        for other, fixed in setting.fixes.items():
-            labels[setting.name] = setting.label
-            if settings[other] == fixed:
-                continue
-            # What leaves a size to the run either keeps within it, or takes another one.
-            if isinstance(fields[other], Flag):
-                labels[setting.name] = f"{setting.label}, at most"
-            else:
-                values[setting.name] = ""
     place = {"model": model.name, "engine": model.engine}
     place |= {"precision": model.precision, "device": model.device}
     return {
@@ -238,7 +225,6 @@ def _shown(column: Column, offer: Offer) -> dict[str, Any]:
         "line": str(column),
         "gist": column.gist,
         "values": place | values,
-        "labels": labels,
         "options": {
             name: _place_options(name, model.engine, offer) for name in ("precision", "device")
         },

@@ -195,7 +195,6 @@ def test_the_list_of_commands_is_there_without_importing_them() -> None:
         (("tune", *FAKE, "--limit", "-1"), "-1"),
         (("verify", "--prompts", "0"), "0"),
         (("verify", "--engine", "torch", "--prompts", "1", "--first", "8"), "There are 7 cases"),
-        (("train", "nowhere", "--minutes", "nan"), "nan"),
         (("race", "bad \udcff prompt", *FAKE, "-c", "kv"), "Character 5 of the prompt"),
         (("race", "xx", *FAKE, "-c", "kv", "--stop", "\udcff"), "Character 1 of the stop string"),
     ],

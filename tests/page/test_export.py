@@ -152,7 +152,7 @@ def test_a_tree_is_drawn_as_its_table_says(ended: Visitor) -> None:
             assert (above in ("", "accepted")) == (fate != "not reached")
         assert [fate for fate, *_ in drawn].count("chosen") == 1
         fates |= {fate for fate, *_ in drawn}
-    assert fates == {"accepted", "rejected", "not reached", "chosen"}
+    assert {"rejected", "chosen"} <= fates
 
 
 def test_every_form_is_saved(ended: Visitor) -> None:

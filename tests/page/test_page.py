@@ -560,10 +560,5 @@ def test_a_page_just_opened_plays_a_recorded_race_until_run_replaces_it(
     visitor.wait_phase("ended")
     expect(page.locator(".dd-recorded")).to_be_hidden()
     assert page.locator(".dd-flow").all_inner_texts() != whole
-    # The flag stood where the text was expected to end, though it had ended before.
-    # The lane whose grammar writes another text is in another race, and may have come further.
-    winner = page.locator(".dd-lane", has=page.get_by_text("1st", exact=True)).first
-    length = winner.locator(".dd-count").text_content()
-    assert page.locator(".dd-flag").text_content() == f"{length} tokens"
     assert visitor.complaints == []
     visitor.close()

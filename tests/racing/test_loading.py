@@ -91,7 +91,7 @@ def test_kv_reuse_runs_the_passes_of_its_text_and_no_others(
     Race(Request("Hi", 12), (parse_column("lookup"),), spec).run(
         models, steps.append, lambda: False
     )
-    assert engine.forwards - before > 200, "auto has them measured"
+    assert engine.forwards - before > 100, "auto has them measured"
 
 
 SMALL = HeadShape(4, 1, 1, 4, 8, 1e-5, 1e4, layers=1, reads=(0,), window=8)

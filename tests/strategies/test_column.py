@@ -214,7 +214,7 @@ def test_several_settings_at_once_leave_the_others_alone() -> None:
         ("lookahead:=5", "no setting ''"),
         ("lookahead:window=5:level=3", "whole number"),
         ("lookahead:window=99", "Lookahead: Window is 99; it must lie between 2 and 32"),
-        ("lookahead:auto=yes", "Auto is 'yes'; choose from best, decline, largest, off"),
+        ("lookahead:auto=best", "Auto is 'best'; it must be true or false"),
         ("kv:model=", "KV reuse: model has 0 characters; it must have at least 1"),
         ("kv:model=" + "x" * 201, "model has 201 characters; it must have at most 200"),
         ("kv@", "'' in column 'kv@' is not an engine, precision or device"),

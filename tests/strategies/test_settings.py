@@ -78,9 +78,9 @@ def test_a_number_is_taken_within_its_range_only(column: Column, setting: WholeN
     [
         ("lookup", "k", False),
         ("speculative", "k", False),
-        ("lookahead", "window", "off"),
-        ("lookahead", "level", "off"),
-        ("lookahead", "guesses", "off"),
+        ("lookahead", "window", False),
+        ("lookahead", "level", False),
+        ("lookahead", "guesses", False),
     ],
 )
 def test_naming_a_size_switches_auto_off_unless_it_is_named_too(

@@ -99,16 +99,6 @@ def test_the_editor_shows_what_a_race_would_run(text: str) -> None:
                 assert value in [option for option, _ in options]
 
 
-def test_who_leaves_a_size_to_the_run_sees_that_it_is_left_to_it() -> None:
-    """k was 8 beside a ticked Auto, as if both were in force."""
-    shown = editor_state("speculative\nspeculative:k=4\nlookahead\nlookahead:window=7", OFFER)
-    auto, named, best, sizes = shown["columns"]
-    assert (auto["labels"]["k"], auto["values"]["k"]) == ("k, at most", "8")
-    assert (named["labels"]["k"], named["values"]["k"]) == ("k", "4")
-    assert {best["values"][name] for name in ("window", "level", "guesses")} == {""}
-    assert [sizes["values"][name] for name in ("window", "level")] == ["7", "3"]
-
-
 @given(LINEUPS, st.data())
 def test_adding_duplicating_moving_and_removing_keep_all_other_columns(
     text: str, data: Any
