@@ -60,14 +60,10 @@ def cases(
     targets: tuple[ModelSpec, ...] = TARGETS,
     prompts: tuple[Prompt, ...] = PROMPTS,
     temperatures: tuple[float, ...] = (0.0, 0.7, 1.0),
-    seeds: tuple[int, ...] = (0, 1, 2),
 ) -> tuple[Case, ...]:
-    """Every combination; greedy needs one seed only."""
-    return tuple(
-        Case(target, prompt, temperature, seed)
-        for target, prompt, temperature, seed in product(targets, prompts, temperatures, seeds)
-        if temperature > 0 or seed == seeds[0]
-    )
+    """Every combination, each with a seed of its own."""
+    every = product(targets, prompts, temperatures)
+    return tuple(Case(*each, seed) for seed, each in enumerate(every))
 
 
 def verify(

@@ -45,7 +45,7 @@ def test_every_lossless_column_writes_what_kv_reuse_writes(
     columns: tuple[Column, ...],
 ) -> None:
     columns = tuple(column for column in columns if runs_on(column, target))
-    for result in verify(cases((target,), prompts, temperatures, (7,)), models, tokens, columns):
+    for result in verify(cases((target,), prompts, temperatures), models, tokens, columns):
         assert result.equal, (result.case, result.verdicts)
         temperature = result.case.temperature
         keeping = [column for column in columns if column.keeps_text(temperature)]
