@@ -108,19 +108,6 @@ class TorchEngine(Engine):
             return "which experts compute a row is found out on the way"
         return ""
 
-    def fixed_widths(self) -> "StaticModel":
-        """The model with passes of fixed widths, wherever it runs. Raises DerbyError if it cannot
-        have them.
-        """
-        if self._static is not None:
-            return self._static
-        from backend.engines.torch.graphs import capture_for
-
-        made, why_not = self._fixed_widths(capture_for(self._calling.device))
-        if made is None:
-            raise DerbyError(f"{self.spec} has no passes of fixed widths: {why_not}.")
-        return made
-
     def store(self) -> Store:
         if self.capabilities.one_token:
             from backend.engines.torch.one_token import OneTokenStore
