@@ -1,6 +1,7 @@
 """A benchmark on Ray nodes: every prompt counts once, also if a machine dies while it runs."""
 
 from collections.abc import Iterator
+from importlib import import_module
 
 import psutil
 import pytest
@@ -30,8 +31,7 @@ PLAN = Plan(
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     """A cluster of two nodes on this machine."""
-    ray = pytest.importorskip("ray.cluster_utils")
-    nodes = ray.Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    nodes = import_module("ray.cluster_utils").Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
     nodes.add_node(num_cpus=1)
     yield nodes.address
     nodes.shutdown()

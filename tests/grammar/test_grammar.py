@@ -13,7 +13,6 @@ from small_tokenizer import small_tokenizer
 
 from backend.grammar.constraint import GrammarConstraint
 from backend.grammar.sources import GrammarSource, examples, shipped
-from backend.models.cache_folder import cache_dir
 from backend.text import ByteTokenizer, HfTokenizer
 from backend.types import Proposal
 
@@ -183,8 +182,6 @@ def test_json_whitespace_is_bounded_unless_the_schema_chooses() -> None:
 
 @pytest.fixture(scope="module")
 def built_in() -> HfTokenizer:
-    if not (cache_dir() / "built-in" / "tokenizer.json").exists():
-        pytest.skip("the built-in model is not prepared on this machine")
     from backend.models.files import model_files
 
     files = model_files("built-in", print)

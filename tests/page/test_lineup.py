@@ -60,7 +60,7 @@ def test_a_line_up_is_built_without_typing(visitor: Visitor) -> None:
     press(visitor, "Move KV reuse up", 1)
     expect_lines(visitor, "kv", "speculative", "kv", "speculative", "lookahead")
     column = open_column(visitor, 3)
-    most = column.get_by_label("k, at most", exact=True)
+    most = column.get_by_label("k", exact=True)
     most.fill("4")
     most.press("Tab")
     column.get_by_label("Draft", exact=True).select_option("int4 copy")

@@ -80,7 +80,8 @@ def test_parts_are_a_whole_and_details_come_with_the_end(views: list[dict[str, A
             assert (column["details"] is not None) == (shown["phase"] == "ended")
     for column in views[-1]["columns"]:
         parts = column["details"]["parts"]
-        assert sum(share for _, share, _ in parts) == pytest.approx(1, abs=0.01)
+        # Each that is left out has less than half a percent.
+        assert sum(share for _, share, _ in parts) == pytest.approx(1, abs=0.02)
     assert views[0]["phase"] == "preparing"
     assert views[-1]["phase"] == "ended"
 
