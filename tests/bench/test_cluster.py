@@ -31,7 +31,8 @@ PLAN = Plan(
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     """A cluster of two nodes on this machine."""
-    nodes = import_module("ray.cluster_utils").Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    cluster = import_module("ray.cluster_utils").Cluster
+    nodes = cluster(initialize_head=True, head_node_args={"num_cpus": 1})
     nodes.add_node(num_cpus=1)
     yield nodes.address
     nodes.shutdown()
