@@ -20,7 +20,6 @@ PLAIN_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")
 VOCABULARIES = ("tokenizer.model", "vocab.json", "vocab.txt")
 
 #: What was said before in a chat, as types.Request has it: [role, text] of each turn.
-Turns = Sequence[tuple[str, str]]
 
 #: The same as chat templates read it: role and content of each.
 Messages = list[dict[str, str]]
@@ -54,9 +53,9 @@ class Tokenizer(Protocol):
         """
         ...
 
-    def encode(self, text: str, *, chat: bool, turns: Turns = ()) -> list[int]:
-        """Token ids of `text`; if `chat`, as the user's turn in the model's chat template, behind
-        `turns`. Raises DerbyError if there is no template, or it refuses these turns.
+    def encode(self, text: str, *, chat: bool) -> list[int]:
+        """Token ids of `text`; if `chat`, as the user's turn in the model's chat template. Raises
+        DerbyError if there is no template, or it refuses that.
         """
         ...
 
@@ -103,22 +102,20 @@ class SpellingTokenizer(Tokenizer, Protocol):
     def special(self) -> frozenset[int]: ...
 
 
-def in_template(
-    template: str | None, render: Callable[[Messages], str], text: str, turns: Turns
-) -> str:
-    """`text` as the user's turn behind `turns`, in a chat template. Raises DerbyError if there is
-    none, or it refuses them.
+def in_template(template: str | None, render: Callable[[Messages], str], text: str) -> str:
+    """`text` as the user's turn in a chat template. Raises DerbyError if there is none, or it
+    refuses that.
     """
     if not template:
         raise DerbyError(
             "This model has no chat template: switch the template off to send a raw prompt."
         )
     try:
-        return render([{"role": role, "content": said} for role, said in (*turns, ("user", text))])
+        return render([{"role": "user", "content": text}])
     except Exception as error:  # a template is a program of the model's makers
         raise DerbyError(
-            f"The model's chat template refuses these messages ({error!s:.200}): change their "
-            "roles or their order."
+            f"The model's chat template refuses this prompt ({error!s:.200}): switch the template "
+            "off."
         ) from error
 
 
@@ -143,10 +140,10 @@ class HfTokenizer:
         self.start_id: int | None = min(self.eos_ids, default=None) if begin is None else begin
         self._texts: dict[int, str] = {}
 
-    def encode(self, text: str, *, chat: bool, turns: Turns = ()) -> list[int]:
+    def encode(self, text: str, *, chat: bool) -> list[int]:
         if not chat:
             return list(self.fast.encode(text, add_special_tokens=True))
-        rendered = in_template(self.fast.chat_template, self._rendered, text, turns)
+        rendered = in_template(self.fast.chat_template, self._rendered, text)
         return list(self.fast.encode(rendered, add_special_tokens=False))
 
     def _rendered(self, messages: Messages) -> str:
@@ -349,12 +346,10 @@ class ByteTokenizer:
         self.eos_ids = frozenset({self.EOS})
         self.start_id: int | None = self.EOS
 
-    def encode(self, text: str, *, chat: bool, turns: Turns = ()) -> list[int]:
+    def encode(self, text: str, *, chat: bool) -> list[int]:
         if not chat:
             return self.encode_plain(text)
-        names = {"system": "System", "user": "User", "assistant": "Answer"}
-        said = (f"{names[role]}: {each}\n" for role, each in (*turns, ("user", text)))
-        return self.encode_plain("".join(said) + "Answer: ")
+        return self.encode_plain(f"User: {text}\nAnswer: ")
 
     def encode_plain(self, text: str) -> list[int]:
         return list(text.encode())

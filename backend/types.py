@@ -33,9 +33,6 @@ PREFILL_CHUNK = 64
 MAX_NEW_TOKENS = 8192
 MAX_TOP = 10
 
-#: Who may speak in a chat.
-ROLES = ("system", "user", "assistant")
-
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
@@ -59,9 +56,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One prompt and how to answer it. `chat` wraps the prompt in the model's chat template, as the
-    user's turn behind `turns`: [role, text] of each, a role being one of ROLES.
-    """
+    """One prompt and how to answer it. `chat` wraps the prompt in the model's chat template."""
 
     prompt: str
     max_new_tokens: int = 128
@@ -71,8 +66,6 @@ class Request:
     context: int = 0  # positions to use, where the text ends; 0: all that the model has
     heal: bool = True  # let a program's slots choose the last token of the text before them anew
     top: int = 0  # most probable tokens to record for each one that is written
-    turns: tuple[tuple[str, str], ...] = ()  # of the chat before the prompt
-    tags: bool = True  # a prompt with a program's tags is a program; False: it is plain text
 
     def __post_init__(self) -> None:
         if not self.prompt.strip():
@@ -83,12 +76,8 @@ class Request:
             check_range("context limit", self.context, 16, 1 << 24)
         if any(not s for s in self.stop):
             raise DerbyError("A stop string is empty: remove it or give it at least one character.")
-        for role, _ in self.turns:
-            if role not in ROLES:
-                raise DerbyError(f"A message's role is {role!r:.60}; use {', '.join(ROLES)}.")
-        texts = (("message", text) for _, text in self.turns)
         stops = (("stop string", text) for text in self.stop)
-        for what, text in (("prompt", self.prompt), *texts, *stops):
+        for what, text in (("prompt", self.prompt), *stops):
             _require_unicode(what, text)
 
 

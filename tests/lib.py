@@ -29,7 +29,7 @@ from backend.grammar.sources import GrammarSource
 from backend.grammar.vocabulary import Vocabularies, Vocabulary, slices_of
 from backend.results.metrics import Score
 from backend.strategies.registry import strategies
-from backend.text import ByteTokenizer, Tokenizer, Turns
+from backend.text import ByteTokenizer, Tokenizer
 from backend.types import Logits, Outcome, Proposal, Request, Sampling
 
 PROMPT = tuple(b"The quick brown fox jumps over the quick brown dog, the quick brown ")
@@ -38,7 +38,7 @@ PROMPT = tuple(b"The quick brown fox jumps over the quick brown dog, the quick b
 VOCABULARIES = Vocabularies()
 
 
-def without_template(self: ByteTokenizer, text: str, *, chat: bool, turns: Turns = ()) -> list[int]:
+def without_template(self: ByteTokenizer, text: str, *, chat: bool) -> list[int]:
     """ByteTokenizer.encode of a base model."""
     if chat:
         raise DerbyError("This model has no chat template.")

@@ -281,27 +281,15 @@ def test_the_chat_template_opens_the_assistants_turn(built_in: HfTokenizer) -> N
     assert built_in.encode("Hello there", chat=False) == built_in.fast.encode("Hello there")
 
 
-def test_a_chat_of_several_turns_is_the_templates(built_in: HfTokenizer) -> None:
-    turns = (("system", "Be brief."), ("user", "Hello"), ("assistant", "Hi!"))
-    text = built_in.fast.decode(built_in.encode("Why?", chat=True, turns=turns))
-    assert text == (
-        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHello<|im_end|>\n"
-        "<|im_start|>assistant\nHi!<|im_end|>\n<|im_start|>user\nWhy?<|im_end|>\n"
-        "<|im_start|>assistant\n"
-    )
-    own = "System: Be brief.\nUser: Hello\nAnswer: Hi!\nUser: Why?\nAnswer: "
-    assert bytes(ByteTokenizer().encode("Why?", chat=True, turns=turns)).decode() == own
-
-
 @pytest.mark.model
-def test_a_template_that_refuses_turns_or_is_not_there_says_what_to_do(
+def test_a_template_that_refuses_or_is_not_there_says_what_to_do(
     built_in: HfTokenizer, tmp_path: Path
 ) -> None:
     built_in.fast.save_pretrained(tmp_path)
     strict = HfTokenizer(tmp_path, frozenset(), 49152)
     strict.fast.chat_template = "{{ raise_exception('roles must alternate') }}"
-    with pytest.raises(DerbyError, match=r"refuses these messages \(roles must alternate\)"):
-        strict.encode("x", chat=True, turns=(("system", "y"),))
+    with pytest.raises(DerbyError, match=r"refuses this prompt \(roles must alternate\)"):
+        strict.encode("x", chat=True)
     strict.fast.chat_template = None
     assert strict.eos_ids == {2}
     with pytest.raises(DerbyError, match="no chat template"):

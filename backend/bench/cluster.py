@@ -72,7 +72,7 @@ def run_on_cluster(address: str, plan: Plan, done: Sequence[Row], say: Say) -> I
 
 def _rows(plan: Plan, done: Sequence[Row], say: Say) -> Iterator[Row]:
     """Ray's pool gives a free actor the next job. What was lost comes again in another round."""
-    lost_error = import_module("ray.exceptions").RayActorError
+    errors = import_module("ray.exceptions")
     waiting, lost = [job.number for job in left_of(plan, done)], Counter[int]()
     pool, machines = _pool(plan)
     say(f"{len(waiting)} prompts run on {machines} machines.")
@@ -86,9 +86,12 @@ def _rows(plan: Plan, done: Sequence[Row], say: Say) -> Iterator[Row]:
                 raise DerbyError("Every machine of the cluster was lost: start them and run again.")
             try:
                 row = pool.get_next_unordered()
-            except lost_error:
+            except errors.RayActorError as error:
                 pool.pop_idle()  # the pool has just taken the lost actor back, behind all others
-                say("A machine was lost: its prompt runs on another one.")
+                reason = str(error).strip().partition("\n")[0]
+                say(f"A machine was lost ({reason}): its prompt runs on another one.")
+            except errors.RayTaskError as error:
+                raise error.cause if isinstance(error.cause, DerbyError) else error from None
             else:
                 running.remove(row.job)
                 yield row

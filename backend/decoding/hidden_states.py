@@ -8,7 +8,7 @@ from backend.types import LAST_LAYER, HiddenStates, Layers
 class KnownStates:
     """Of the tokens from `start` up to `end`: a drafter that reads them makes one, and the context
     fills it with those of every token that it keeps. Those of tokens that were in the cache from
-    the outset, a borrowed prefix, are not known. `layers`: whose they are.
+    the outset, as in a session that stayed open, are not known. `layers`: whose they are.
     """
 
     def __init__(self, layers: Layers = LAST_LAYER) -> None:

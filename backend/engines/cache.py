@@ -106,6 +106,9 @@ class Store(ABC):
     def reserve(self, rows: int) -> None:  # noqa: B027 (most stores need it not)
         """Prepare for so many rows whatever takes long: it is not to happen within a pass."""
 
+    def release_reserve(self) -> None:  # noqa: B027 (likewise)
+        """Give back what `reserve` prepared and no pass used."""
+
     @abstractmethod
     def close(self) -> None:
         """Release the cache."""
@@ -121,6 +124,7 @@ class Session:
         # Of each cached row, 0 if it is context and HIDDEN if it is a hole, or not there yet.
         self._context = np.full(FIRST_CAPACITY, HIDDEN, dtype=np.float32)
         self._held = 0  # rows in the cache, holes included
+        self.most = 0  # rows that it ever held: its memory does not shrink
         self.tokens: list[int] = []
         self._computed: Sequence[int] = ()  # tokens of the last pass
         self._end = 0  # the place behind the last row that is context
@@ -164,6 +168,7 @@ class Session:
         )
         logits = store.run(work)
         self._start, self._held = self._held, self._held + n
+        self.most = max(self.most, self._held)
         self._context = _with_room(self._context, self._held)
         self._pending, self._computed = tuple(parents), tokens
         return logits
@@ -283,11 +288,15 @@ class Session:
         self._context = _with_room(self._context, length)
         self._context[:length] = 0
         self.tokens = list(tokens)
-        self._held = self._end = length
+        self._held = self._end = self.most = length
 
     def reserve(self, length: int) -> None:
         """Prepare for a text of so many tokens what no pass is to wait for."""
         self._opened().reserve(min(length, self._capabilities.max_context))
+
+    def release_reserve(self) -> None:
+        """Give back what was prepared and not used."""
+        self._opened().release_reserve()
 
     def close(self) -> None:
         """Release the cache. Idempotent."""

@@ -105,7 +105,7 @@ def _body(plan: Plan) -> dict[str, Any]:
         case None:
             pass
         case "regex":
-            raise DerbyError("llama.cpp takes no regular expressions: write it as GBNF.")
+            raise DerbyError("llama.cpp takes no regular expressions: write it as Lark.")
         case "json_schema":
             body["json_schema"] = _schema(plan.constraint)
         case "lark":

@@ -51,7 +51,7 @@ def snippet(
         raise DerbyError(f"{column.label} failed in the last race: choose another column.")
     if column.strategy.lane is not None:
         raise DerbyError(f"{column.label} already runs on a server: choose another column.")
-    if request.tags and is_program(request.prompt):
+    if is_program(request.prompt):
         raise DerbyError(
             "The last race ran a program, whose slots are Decode Derby's own: race a plain prompt "
             "to get code."

@@ -23,6 +23,7 @@ from backend.decoding.constraint import Constraint, Masks
 from backend.decoding.drafter import NOTHING
 from backend.errors import DerbyError
 from backend.grammar.vocabulary import Vocabulary
+from backend.machine import threads
 from backend.types import Proposal, chain_parents
 
 if TYPE_CHECKING:
@@ -44,8 +45,9 @@ class NativeCalls:
     """
 
     def __init__(self, seconds: float = 0.0) -> None:
-        """A call that takes longer than `seconds` of this process's processor time ends it by
-        SIGPROF; 0: none does. Wall-clock time would blame a grammar for a machine that is halted.
+        """A call that takes longer than `seconds` ends this process by SIGPROF; 0: none does. They
+        are of processor time, of each thread that a pass beside it may use: wall-clock time would
+        blame a grammar for a machine that is halted.
 
         For workers, which are replaced: no call of native code can be interrupted otherwise, and
         one is known (`/a+/ /a+/`) that never returns. Only where there are POSIX timers.
@@ -63,7 +65,7 @@ class NativeCalls:
         """
         arm = self._seconds > 0 and not signal.getitimer(signal.ITIMER_PROF)[0]
         if arm:
-            signal.setitimer(signal.ITIMER_PROF, self._seconds)
+            signal.setitimer(signal.ITIMER_PROF, self._seconds * threads())
         try:
             yield
         except BaseException as error:

@@ -24,13 +24,19 @@ class StoredCache(NamedTuple):
     arrays: Arrays
 
 
-def save_cache(path: Path, engine: Engine, session: Session) -> None:
-    """Write the tokens of a session and their cache. Raises DerbyError for what cannot be saved."""
+def require_cache(engine: Engine) -> None:
+    """Raise DerbyError if the engine has no cache that could be saved."""
     if engine.capabilities.one_token:
         raise DerbyError(
             f"{engine.spec} computes one token at a time here, and --save-cache does not save its "
             "state: choose another model."
         )
+
+
+def save_cache(path: Path, engine: Engine, session: Session) -> None:
+    """Write the tokens of a session and their cache. Raises DerbyError if the file cannot be
+    written.
+    """
     arrays = {f"cache/{name}": array for name, array in session.export(session.length).items()}
     arrays[_TOKENS] = np.array(session.tokens, dtype=np.int64)
     partial = path.with_name(f"{path.name}.partial")
@@ -48,22 +54,24 @@ def read_cache(path: Path, engine: Engine) -> StoredCache:
     """What a file holds for this engine. Raises DerbyError if it is another model's, or damaged."""
     try:
         with safe_open(path, "np") as file:
-            found = file.metadata() or {}
+            metadata = file.metadata() or {}
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
         raise DerbyError(
             f"The saved cache cannot be read ({error}): save it again with --save-cache.", path
         ) from error
     wanted = _identity(engine)
-    if found.get("format") != FORMAT or _TOKENS not in arrays:
+    if metadata.get("format") != FORMAT or _TOKENS not in arrays:
         raise DerbyError("This file holds no cache that --save-cache wrote: save one.", path)
-    for name in (name for name, value in wanted.items() if found.get(name) != value):
+    for name in (name for name, value in wanted.items() if metadata.get(name) != value):
         raise DerbyError(
-            f"The saved cache is of {name} {found.get(name)!r:.80}, and this column's is "
+            f"The saved cache is of {name} {metadata.get(name)!r:.80}, and this column's is "
             f"{wanted[name]!r:.80}: race with what it was saved with.",
             path,
         )
     tokens = arrays.pop(_TOKENS).tolist()
+    if any(array.ndim != 4 or array.shape[2] < len(tokens) for array in arrays.values()):
+        raise DerbyError("The saved cache has fewer rows than tokens: save it again.", path)
     return StoredCache(tokens, {name.removeprefix("cache/"): each for name, each in arrays.items()})
 
 

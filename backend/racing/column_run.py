@@ -29,7 +29,7 @@ from backend.grammar.check import StoppedError, judge_apart
 from backend.grammar.grammars import GrammarCompiler
 from backend.programs.parser import Program, is_program, parse_program
 from backend.programs.runner import hottest, run_program, slot_grammars
-from backend.racing.cache_file import read_cache, restore, save_cache
+from backend.racing.cache_file import read_cache, require_cache, restore, save_cache
 from backend.racing.loading import Loading
 from backend.racing.sessions import Place, common_length
 from backend.strategies.column import Column
@@ -112,8 +112,10 @@ class _LocalRun:
     def events(self) -> Iterator[Event]:
         """Every event of the column's run."""
         index, request, column, target = self._run.index, self._request, self._column, self._target
+        if self._run.save_cache is not None:
+            require_cache(target)
         program = None
-        if request.tags and is_program(request.prompt):
+        if is_program(request.prompt):
             program = parse_program(request.prompt)
         prompt = self._prompt(program)
         positions = self._positions(len(prompt))
@@ -174,7 +176,7 @@ class _LocalRun:
         """The prompt's tokens, or those in front of a program's own text."""
         request, encode = self._request, self._target.tokenizer.encode
         if program is None:
-            return encode(request.prompt, chat=request.chat, turns=request.turns)
+            return encode(request.prompt, chat=request.chat)
         return encode(program.user, chat=True) if program.user else encode("", chat=False)
 
     def _positions(self, prompt: int) -> int:

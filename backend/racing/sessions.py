@@ -15,6 +15,9 @@ from backend.types import Layers
 #: Bytes that a session is counted with beside its rows: what its passes have allocated.
 OVERHEAD = 1 << 23
 
+#: A session whose memory is so many times what it has in common with a new text begins anew.
+WASTE = 8
+
 
 class Place(NamedTuple):
     """Whose session it is: of this visitor's column of that number, its target, of which it shows
@@ -42,6 +45,9 @@ class KeptSessions:
         is closed. At least the text's last token is left to be computed.
         """
         session = self._sessions.pop(place, None) if kept else None
+        if session is not None and WASTE * common_length(session.tokens, text) < session.most:
+            session.close()
+            session = None
         if session is None:
             session = place.engine.open(place.layers)
         try:
@@ -59,6 +65,7 @@ class KeptSessions:
         if not kept:
             session.close()
             return
+        session.release_reserve()
         self._sessions[place] = session
         while self.bytes > self._budget:
             self._sessions.popitem(last=False)[1].close()
@@ -79,7 +86,7 @@ class KeptSessions:
     def bytes(self) -> int:
         """Bytes of all sessions, as far as their engines tell."""
         return sum(
-            OVERHEAD + place.engine.row_bytes * session.length
+            OVERHEAD + place.engine.row_bytes * session.most
             for place, session in self._sessions.items()
         )
 

@@ -3,7 +3,6 @@ backend.records` prints its JSON Schema.
 """
 
 import json
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import datetime
@@ -41,10 +40,6 @@ MAX_BYTES = 1 << 26
 #: JSON values that a record may hold. Twelve columns of 8,192 tokens, each in a step of its own of
 #: some 60 values, what was proposed in it included, are six million.
 MAX_VALUES = 1 << 23
-
-#: Fields of a request that are left out where they are as usual: neither page nor command line sets
-#: them.
-_UNSAID: Mapping[str, Any] = {"turns": [], "tags": True}
 
 #: What a record may tell of: all events but LEFT_OUT.
 if TYPE_CHECKING:
@@ -205,8 +200,7 @@ def schema() -> str:
 
 def _plain_request(request: Request) -> dict[str, Any]:
     """JSON values from which pydantic makes the same request."""
-    value = _request().dump_python(request, mode="json")
-    return {name: each for name, each in value.items() if _UNSAID.get(name) != each}
+    return _request().dump_python(request, mode="json")
 
 
 @cache

@@ -182,9 +182,8 @@ def _bodies(request: Request, model: str, *, gaps: bool) -> tuple[str, list[dict
     if request.stop:
         plain["stop"] = list(request.stop)
     if request.chat:
-        turns = (*request.turns, ("user", request.prompt))
         path = "chat/completions"
-        plain["messages"] = [{"role": role, "content": text} for role, text in turns]
+        plain["messages"] = [{"role": "user", "content": request.prompt}]
         asked: dict[str, Any] = {"logprobs": True, "top_logprobs": 2}
     else:
         path, plain["prompt"] = "completions", request.prompt

@@ -169,9 +169,7 @@ class Score:
             self.moments.append(moment)
 
     def _rarely(self, event: Event) -> None:
-        """Fold in decisions, and events of continued answers, programs, full contexts and finished
-        texts.
-        """
+        """Fold in decisions, and events of programs, full contexts and finished texts."""
         match event:
             case Decided():
                 declined = tuple(event.declined)

@@ -156,8 +156,6 @@ def test_a_program_has_no_code() -> None:
             "The last race ran a program, whose slots are Decode Derby's own: race a plain prompt "
             "to get code."
         )
-    plain = replace(Request('Name: {{gen "name"}}', 16), tags=False)
-    assert snippet(COLUMNS[0], ran(), plain, FAKE, "transformers").code
 
 
 def test_of_columns_with_one_title_each_has_its_own_code() -> None:

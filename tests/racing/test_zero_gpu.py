@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from backend.events import Failed, Finished, Step
+from backend.racing.commands import ForgetVisitor
 from backend.racing.hosts.inline import InlineHost
 from backend.racing.hosts.zero_gpu import ZeroGpuHost
 from backend.racing.race import Race
@@ -65,6 +66,30 @@ def test_stop_reaches_the_fork() -> None:
         if isinstance(event, Finished):
             ends.append(event.reason)
     assert ends == ["stopped", "stopped"]
+
+
+def test_who_leaves_ends_the_fork_s_race_and_needs_no_gpu() -> None:
+    calls: list[int] = []
+
+    def lend(*, duration: int) -> Callable[[Any], Any]:
+        def decorated(task: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
+            def call(command: Any, wanted: str) -> Iterator[Any]:
+                calls.append(1)
+                for count, event in enumerate(task(command, wanted)):
+                    assert count < 10_000, "the fork computes for nobody"
+                    yield event
+
+            return call
+
+        return decorated
+
+    endless = Race(Request("Who?", max_new_tokens=4000), COLUMNS, ModelSpec("fake-endless", "fake"))
+    host = ZeroGpuHost(lend)
+    events = host.stream(endless, lambda: False)
+    next(event for event in events if isinstance(event, Step))
+    events.close()  # type: ignore[attr-defined]
+    assert list(host.stream(ForgetVisitor("ann"), lambda: False)) == []
+    assert calls == [1]
 
 
 def test_a_refusal_fails_every_column_with_what_spaces_say() -> None:

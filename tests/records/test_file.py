@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -209,12 +208,3 @@ def test_a_place_where_nothing_can_be_written_is_refused_beforehand(tmp_path: Pa
         for refused in (require_folder, lambda p: save(race_of("kv"), p), load):
             with pytest.raises(DerbyError, match="name another file"):
                 refused(path)
-
-
-def test_a_chat_and_a_plain_prompt_survive() -> None:
-    """They are said only where they are so."""
-    record = race_of("kv")
-    assert not {"turns", "tags"} & set(document_of(record)["request"])
-    chat = replace(record.request, turns=(("system", "Be kind."), ("user", "Hi")), tags=False)
-    told = replace(record, request=chat)
-    assert from_bytes(as_bytes(told)) == told

@@ -8,7 +8,7 @@ from typing import Any
 from backend.engines.llamacpp.library import CONTROL, Library, LoadedModel
 from backend.errors import DerbyError
 from backend.models.gguf import SPECIAL
-from backend.text import Detokenizer, Messages, Turns, digest, in_template, named_token
+from backend.text import Detokenizer, Messages, digest, in_template, named_token
 
 #: llama_token: no such token.
 NONE = -1
@@ -31,10 +31,10 @@ class GgufTokenizer:
         template: bytes | None = library.llama_model_chat_template(model, None)
         self._template = template.decode(errors="replace") if template else ""
 
-    def encode(self, text: str, *, chat: bool, turns: Turns = ()) -> list[int]:
+    def encode(self, text: str, *, chat: bool) -> list[int]:
         if not chat:
             return self._tokens(text, add_special=True, parse_special=True)
-        rendered = in_template(self._template, self._rendered, text, turns)
+        rendered = in_template(self._template, self._rendered, text)
         return self._tokens(rendered, add_special=False, parse_special=True)
 
     def _rendered(self, messages: Messages) -> str:

@@ -112,7 +112,7 @@ class TorchEngine(Engine):
         if self.capabilities.one_token:
             from backend.engines.torch.one_token import OneTokenStore
 
-            return OneTokenStore(self.model, self._calling)
+            return OneTokenStore(self.model, self._calling, self._tap)
         if self._static is not None:
             return self._static.store()
         return self._growing()

@@ -9,6 +9,7 @@ from transformers import DynamicCache
 
 from backend.engines.cache import Pass, Store
 from backend.engines.torch.calling import Calling
+from backend.engines.torch.hidden_states import HiddenStatesTap
 from backend.types import Arrays, Logits
 
 
@@ -17,8 +18,8 @@ class OneTokenStore(Store):
     of its own. A text that was cut is computed again from its beginning.
     """
 
-    def __init__(self, model: Any, calling: Calling) -> None:
-        self._model, self._calling = model, calling
+    def __init__(self, model: Any, calling: Calling, tap: HiddenStatesTap) -> None:
+        self._model, self._calling, self._tap = model, calling, tap
         self._config = model.config.get_text_config(decoder=True)
         self._text: list[int] = []
         self._computed = 0  # tokens in the cache: all that a next pass follows, or none
@@ -34,8 +35,8 @@ class OneTokenStore(Store):
         logits = np.zeros((len(rows), self._config.vocab_size), np.float32)
         if begun:
             for place, token in enumerate(tokens):
-                asked = [at for at, row in enumerate(rows) if row == place]
-                logits[asked] = self._pass(begun + place, [token], [0] * len(asked))
+                wanted = [at for at, row in enumerate(rows) if row == place]
+                logits[wanted] = self._pass(begun + place, [token], [0] * len(wanted))
         elif rows:
             self._cache = DynamicCache(config=self._config)
             logits = self._pass(0, self._text, [work.held + row for row in rows])
@@ -55,6 +56,7 @@ class OneTokenStore(Store):
             use_cache=True,
             logits_to_keep=rows,
         ).logits[0]
+        self._tap.take()  # nobody reads them here
         return logits.float().cpu().numpy()
 
     def gather(self, start: int, index: NDArray[np.int64]) -> None:

@@ -369,10 +369,14 @@ class StaticStore(Store):
             rows = [from_bits(arrays[f"{kind}.{i}"], dtype) for i in range(layout.layers)]
             buffer[:, :, :, :length] = torch.stack(rows).to(self._device)
 
-    def close(self) -> None:
-        for cache in (self._cache, *self._larger):
+    def release_reserve(self) -> None:
+        for cache in self._larger:
             self._shared.give_back(cache)
         self._larger.clear()
+
+    def close(self) -> None:
+        self.release_reserve()
+        self._shared.give_back(self._cache)
 
 
 def _stretches(rows: Sequence[int]) -> Iterator[tuple[int, int, int]]:

@@ -93,6 +93,7 @@ class Worker:
             self.death = cause_of_death(self.process.exitcode)
         except Exception as error:  # no memory for a process, or what it said is no message
             log.exception("a worker process failed")
+            self._theirs.close()
             self.kill()
             self.death = f"{type(error).__name__}: {error}"
         self._connection.close()

@@ -1,7 +1,7 @@
 """Runs races on a ZeroGPU Space, which lends a GPU for one call of a decorated generator.
 
 Spaces fork this process for the call and run the generator there; what goes in and out is pickled.
-So a command goes in, events come out as JSON, and Stop is a file that the fork looks for.
+So a command goes in, events come out as JSON, and a file says that they are still wanted.
 """
 
 import threading
@@ -13,7 +13,7 @@ from typing import Any
 from backend.errors import DerbyError, explain
 from backend.events import Event, Preparing, from_json, to_json
 from backend.limits import PRIVATE, Limits
-from backend.racing.commands import Command, all_stopped, ending
+from backend.racing.commands import Command, ForgetVisitor, all_stopped, ending
 from backend.racing.hosts.host import held
 from backend.racing.hosts.inline import InlineHost
 
@@ -34,11 +34,13 @@ class ZeroGpuHost:
         self._one_at_a_time = threading.Lock()
 
     def stream(self, command: Command, stopped: Callable[[], bool]) -> Iterator[Event]:
-        """As every host's, but a race that waits for a GPU hears of Stop once it has one."""
+        """As every host's, but a race that waits for a GPU hears of Stop with its first event."""
         with held(self._one_at_a_time, stopped) as mine:
             if not mine:
                 yield from all_stopped(command)
                 return
+            if isinstance(command, ForgetVisitor):
+                return  # what a fork keeps goes with it, and is not worth a GPU
             yield Preparing("Waiting for a GPU of ZeroGPU...")
             yield from ending(range(command.width), self._events(command, stopped))
 
@@ -47,19 +49,20 @@ class ZeroGpuHost:
     ) -> Generator[Event, None, None]:
         """Raises DerbyError if no GPU is lent, or it is taken away."""
         with TemporaryDirectory(prefix="decode-derby-") as folder:
-            stop = Path(folder) / "stop"
+            wanted = Path(folder) / "wanted"  # goes with the folder, too, if nobody listens
+            wanted.touch()
             try:
-                for value in self._call(command, str(stop)):
+                for value in self._call(command, str(wanted)):
                     if stopped():
-                        stop.touch()
+                        wanted.unlink(missing_ok=True)
                     yield from_json(value)
             except Exception as error:
                 # An error of Spaces is gradio's, with the sentence in `message`.
                 sentence = str(getattr(error, "message", "")) or explain(error)
                 raise DerbyError(f"ZeroGPU lends no GPU: {sentence}") from error
 
-    def _in_fork(self, command: Command, stop: str) -> Iterator[dict[str, Any]]:
-        for event in self._forked.stream(command, Path(stop).exists):
+    def _in_fork(self, command: Command, wanted: str) -> Iterator[dict[str, Any]]:
+        for event in self._forked.stream(command, lambda: not Path(wanted).exists()):
             yield to_json(event)
 
     def close(self) -> None: ...
