@@ -15,8 +15,8 @@ from backend.types import Layers
 #: Bytes that a session is counted with beside its rows: what its passes have allocated.
 OVERHEAD = 1 << 23
 
-#: A session whose memory is so many times what it has in common with a new text begins anew.
-WASTE = 8
+#: A session of more rows than this begins anew for a text that has a small part of them in common.
+SMALL, WASTE = 1024, 8
 
 
 class Place(NamedTuple):
@@ -45,9 +45,11 @@ class KeptSessions:
         is closed. At least the text's last token is left to be computed.
         """
         session = self._sessions.pop(place, None) if kept else None
-        if session is not None and WASTE * common_length(session.tokens, text) < session.most:
-            session.close()
-            session = None
+        if session is not None:
+            common = common_length(session.tokens, text)
+            if session.most > SMALL and WASTE * common < session.most:
+                session.close()
+                session = None
         if session is None:
             session = place.engine.open(place.layers)
         try:
