@@ -28,6 +28,12 @@ PLAN = Plan(
 )
 
 
+def test_no_cluster_is_one_sentence() -> None:
+    """First here: the fixture below starts one for all that follow."""
+    with pytest.raises(DerbyError, match="There is no Ray cluster at 'auto'"):
+        list(run_on_cluster("auto", PLAN, [], print))
+
+
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     """A cluster of two nodes on this machine."""
@@ -62,8 +68,3 @@ def test_a_dead_actors_prompts_run_elsewhere(address: str) -> None:
         rows.append(row)
     assert sorted(row.job for row in rows) == list(range(6))
     assert any("was lost" in line for line in lines)
-
-
-def test_no_cluster_is_one_sentence() -> None:
-    with pytest.raises(DerbyError, match="There is no Ray cluster at 'auto'"):
-        list(run_on_cluster("auto", PLAN, [], print))
