@@ -46,7 +46,7 @@ class Limits:
     )
     models: int = _limit(8, "models of one race, without drafts")
     hub_downloads: int = _limit(1, "1: any model of the Hub; 0: only offered ones", 0)
-    prefix_bytes: int = _limit(GIB, "bytes of memory for KV caches that are kept between races", 0)
+    session_bytes: int = _limit(GIB, "bytes of memory for KV caches that are kept between races", 0)
     request_bytes: int = _limit(2**23, "bytes of one request's body", 2**17)
 
     def changed(self, texts: Iterable[str]) -> "Limits":

@@ -4,10 +4,12 @@ from collections.abc import Callable, Iterable, Sequence
 
 from hosting import never
 
+from backend.bench.runner import raced, whole
 from backend.events import Event
 from backend.racing.commands import run_to_end
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
+from backend.results.metrics import Score
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import Column
 from backend.types import ModelSpec
@@ -30,3 +32,9 @@ def board_after(columns: Sequence[Column], events: Iterable[Event]) -> Scoreboar
     for event in events:
         board.add(event)
     return board
+
+
+def run_solo(race: Race, index: int, models: LoadedModels) -> Score:
+    """Run one of the race's columns alone. Raises DerbyError if it fails."""
+    alone = Race(race.request, (race.columns[index],), race.target)
+    return whole(raced(alone, models)).scores[0]

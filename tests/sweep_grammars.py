@@ -11,9 +11,9 @@ import sys
 from collections import Counter
 
 from judges import JUDGES
+from races import run_solo
 
 from backend.bench.prompts import PROMPTS
-from backend.bench.runner import run_solo
 from backend.grammar.sources import examples, shipped
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race

@@ -8,7 +8,6 @@ from backend.errors import DerbyError
 from backend.events import Event, Preparing
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
-from backend.results.metrics import Score
 from backend.results.scoreboard import Scoreboard
 
 #: Of a model for which Race.raw_allowed made a difference.
@@ -62,9 +61,3 @@ def whole(board: Scoreboard) -> Scoreboard:
         if score.state != "done":
             raise DerbyError(f"{column.label} did not finish: {score.message}")
     return board
-
-
-def run_solo(race: Race, index: int, models: LoadedModels) -> Score:
-    """Run one of the race's columns alone. Raises DerbyError if it fails."""
-    alone = Race(race.request, (race.columns[index],), race.target)
-    return whole(raced(alone, models)).scores[0]

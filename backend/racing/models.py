@@ -69,7 +69,7 @@ class LoadedModels:
     ) -> None:
         self.limits = limits
         self.loads = 0  # models loaded so far
-        self.sessions = KeptSessions(limits.prefix_bytes)
+        self.sessions = KeptSessions(limits.session_bytes)
         self.grammars = grammars or Grammars()
         self._budget = budget
         self._at_once = WARM_ENOUGH if idle_warm_up else None

@@ -80,8 +80,9 @@ def link(settings: Settings) -> str:
     """The query, "?" included, without what is as usual; "" if that has more than LONGEST
     characters.
     """
-    said = settings.model_dump(exclude_defaults=True) | {"max_new_tokens": settings.max_new_tokens}
-    query = f"?{urlencode(said, doseq=True)}"
+    fields = settings.model_dump(exclude_defaults=True)
+    fields["max_new_tokens"] = settings.max_new_tokens
+    query = f"?{urlencode(fields, doseq=True)}"
     return query if len(query) <= LONGEST else ""
 
 
@@ -100,20 +101,20 @@ def read_link(query: str) -> Settings | None:
 
 
 def form_of(settings: Settings, offer: Offer) -> Values:
-    """The settings that are said as values of the page's form. What this page does not offer is
+    """The settings that a link has as values of the page's form. What this page does not offer is
     left out, so the form's usual value applies.
     """
-    said: dict[str, Any] = settings.model_dump(exclude_unset=True)
-    model, kind = said.pop("model", ""), said.pop("grammar_kind", "lark")
-    if columns := said.pop("columns", []):
-        said["lineup"] = "\n".join(columns)
-    if stop := said.pop("stop", []):
-        said["stop"] = "\n".join(s.replace("\n", "\\n").replace("\t", "\\t") for s in stop)
-    if grammar := said.pop("grammar", ""):
-        said |= {"grammar.kind": kind, "grammar.text": grammar}
+    values: dict[str, Any] = settings.model_dump(exclude_unset=True)
+    model, kind = values.pop("model", ""), values.pop("grammar_kind", "lark")
+    if columns := values.pop("columns", []):
+        values["lineup"] = "\n".join(columns)
+    if stop := values.pop("stop", []):
+        values["stop"] = "\n".join(s.replace("\n", "\\n").replace("\t", "\\t") for s in stop)
+    if grammar := values.pop("grammar", ""):
+        values |= {"grammar.kind": kind, "grammar.text": grammar}
     keys = [key for key, label in offer.labels.items() if label == model]
     if keys:
-        said["model"] = keys[0]
+        values["model"] = keys[0]
     elif offer.hub and HUB_ID.fullmatch(model):
-        said |= {"model": HUB, "model.hub": model}
-    return said | {"measure": False}
+        values |= {"model": HUB, "model.hub": model}
+    return values | {"measure": False}

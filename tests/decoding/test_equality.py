@@ -1,9 +1,9 @@
 """Equality on the real engines: each family of strategies; thoroughly, all that `verify` runs."""
 
 import pytest
+from races import run_solo
 
 from backend.bench.prompts import PROMPTS, Prompt
-from backend.bench.runner import run_solo
 from backend.bench.verify import cases, runs_on, verified_columns, verify
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race

@@ -24,9 +24,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lib import PROMPT, STEEP, Noisy, Run, drafters, drafting, naive, run
 from numpy.typing import NDArray
+from races import run_solo
 
 from backend.bench.prompts import PROMPTS
-from backend.bench.runner import run_solo
 from backend.decoding import verification
 from backend.decoding.constraint import Constraint, Masks
 from backend.decoding.drafter import Drafter

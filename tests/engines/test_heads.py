@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from races import run_solo
 
 from backend.bench.prompts import PROMPTS
-from backend.bench.runner import run_solo
 from backend.engines.heads.draft import HIDDEN
 from backend.engines.heads.file import SHIPPED, read_head
 from backend.engines.heads.network import INPUT, tensor, torch_head

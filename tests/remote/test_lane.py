@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from races import run_solo
 from scripted_server import Script, said, scripted
 from server_streams import (
     COUNTED,
@@ -28,7 +29,6 @@ from server_streams import (
 )
 
 from backend.bench.rows import figures_of
-from backend.bench.runner import run_solo
 from backend.bench.summary import Measured, results
 from backend.bench.tables import results_table
 from backend.errors import DerbyError
