@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 from backend.errors import DerbyError, check_range
 
 Origin = Literal["sampled", "drafted", "bonus", "forced", "fixed"]
+
+#: "": as the chat template has it.
+Thinking = Literal["", "on", "off"]
 
 Logits = NDArray[np.float32]
 
@@ -66,6 +69,7 @@ class Request:
     context: int = 0  # positions to use, where the text ends; 0: all that the model has
     heal: bool = True  # let a program's slots choose the last token of the text before them anew
     top: int = 0  # most probable tokens to record for each one that is written
+    thinking: Thinking = ""  # whether a chat template that can switch it lets the model think first
 
     def __post_init__(self) -> None:
         if not self.prompt.strip():
@@ -74,6 +78,8 @@ class Request:
         check_range("most likely tokens", self.top, 0, MAX_TOP)
         if self.context:
             check_range("context limit", self.context, 16, 1 << 24)
+        if self.thinking not in get_args(Thinking):
+            raise DerbyError(f"thinking is {self.thinking!r:.20}; it must be on or off.")
         if any(not s for s in self.stop):
             raise DerbyError("A stop string is empty: remove it or give it at least one character.")
         stops = (("stop string", text) for text in self.stop)
