@@ -70,6 +70,7 @@ class Request:
     heal: bool = True  # let a program's slots choose the last token of the text before them anew
     top: int = 0  # most probable tokens to record for each one that is written
     thinking: Thinking = ""  # whether a chat template that can switch it lets the model think first
+    earlier: tuple[tuple[str, str], ...] = ()  # the chat before: what was asked, what was answered
 
     def __post_init__(self) -> None:
         if not self.prompt.strip():
@@ -82,8 +83,13 @@ class Request:
             raise DerbyError(f"thinking is {self.thinking!r:.20}; it must be on or off.")
         if any(not s for s in self.stop):
             raise DerbyError("A stop string is empty: remove it or give it at least one character.")
+        if self.earlier and not self.chat:
+            raise DerbyError(
+                "A prompt without the chat template has no earlier turns: leave them out."
+            )
         stops = (("stop string", text) for text in self.stop)
-        for what, text in (("prompt", self.prompt), *stops):
+        turns = (("chat", text) for turn in self.earlier for text in turn)
+        for what, text in (("prompt", self.prompt), *stops, *turns):
             _require_unicode(what, text)
 
 
