@@ -41,25 +41,33 @@ MAX_TOP = 10
 class Sampling:
     """How a token is chosen from logits; the same for every column of a race.
 
-    temperature 0 is greedy. top_k 0 and top_p 1 are off. The noise of position t depends on
-    (seed, t) alone, so lossless columns write the same text.
+    temperature 0 is greedy. top_k 0, top_p 1, min_p 0 and repetition_penalty 1 are off. The noise
+    of position t depends on (seed, t) alone, so lossless columns write the same text.
     """
 
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
     seed: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
 
     def __post_init__(self) -> None:
         check_range("temperature", self.temperature, 0.0, 5.0)
         check_range("top-k", self.top_k, 0, 1_000_000)
         check_range("top-p", self.top_p, 0.01, 1.0)
         check_range("seed", self.seed, 0, 2**63 - 1)
+        check_range("min-p", self.min_p, 0.0, 1.0)
+        check_range("repetition penalty", self.repetition_penalty, 0.1, 10.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One prompt and how to answer it. `chat` wraps the prompt in the model's chat template."""
+    """One prompt and how to answer it. `chat` wraps the prompt in the model's chat template.
+
+    `ignore_eos`: a token that ends the text is one like any other, as in vLLM: it may be written,
+    and only the limit, a stop string or a grammar that is complete ends the answer.
+    """
 
     prompt: str
     max_new_tokens: int = 128
@@ -71,6 +79,7 @@ class Request:
     top: int = 0  # most probable tokens to record for each one that is written
     thinking: Thinking = ""  # whether a chat template that can switch it lets the model think first
     earlier: tuple[tuple[str, str], ...] = ()  # the chat before: what was asked, what was answered
+    ignore_eos: bool = False
 
     def __post_init__(self) -> None:
         if not self.prompt.strip():
