@@ -241,7 +241,7 @@ class Step:
 @dataclass(frozen=True, slots=True)
 class Proposed:
     """What the pass of the column's latest step was given to verify, and what came of it: for
-    display alone, so a reader may leave it out. Tokens are told by their own texts.
+    display alone, but for how deep a tree of guesses was. Tokens are told by their own texts.
 
     tokens: those proposed, the forced ones first; the last `cut` of them were ruled out by a
     grammar before the pass. parents: the index of the token before each that was verified, -1 for
@@ -283,6 +283,15 @@ class Proposed:
             and len(self.top) in (0, len(self.committed))
         ):
             raise ValueError(f"what was proposed does not fit together: {self!r:.200}")
+
+    def depth(self, guesses: int) -> int:
+        """Guesses on the longest path; the last `guesses` verified tokens are guesses, the others
+        a chain of forced ones in front of them.
+        """
+        verified, depths = len(self.tokens) - self.cut, list[int]()
+        for parent in self.parents or range(-1, verified - 1):
+            depths.append(1 + (depths[parent] if parent >= 0 else 0))
+        return max(depths, default=0) - (verified - guesses)
 
     @property
     def committed(self) -> list[str]:

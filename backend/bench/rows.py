@@ -24,6 +24,7 @@ from backend.untrusted import UntrustedError, read_json
 LONGEST, MOST_VALUES = 200_000, 10_000
 
 Count = Annotated[int, Field(ge=0, le=1_000_000)]
+Positions = tuple[tuple[Count, Count], ...]
 Amount = Annotated[float, Field(ge=0, le=1e9)]
 
 
@@ -38,8 +39,9 @@ class Figures(_Read):
     from the beginning, prefill included; 0 where the prompt was answered by a single step, and
     where nobody knows how many tokens a step wrote. ttft, tpot, tokens_per_forward and mask are in
     their figures' units, overhead, a step's time outside draft, mask and forward, in milliseconds;
-    None where unknown. drafted and accepted are counts, agreed and compared those of the figure
-    "agreement". equal: the text is KV reuse's. clock: whose time it is, as a score has it.
+    None where unknown. drafted and accepted are counts, positions those of a score, agreed and
+    compared those of the figure "agreement". equal: the text is KV reuse's. clock: whose time it
+    is, as a score has it.
     """
 
     speedup: Amount
@@ -50,6 +52,7 @@ class Figures(_Read):
     mask: Amount | None
     drafted: Count
     accepted: Count
+    positions: Positions = ()
     agreed: Count
     compared: Count
     overhead: Annotated[float, Field(ge=-1e9, le=1e9)] | None
@@ -121,6 +124,7 @@ def figures_of(column: Column, base: Score, score: Score) -> Figures:
         mask=mask,
         drafted=score.drafted,
         accepted=score.accepted,
+        positions=tuple(score.positions),
         agreed=agreed,
         compared=compared,
         overhead=_rounded(rest) if ours else None,

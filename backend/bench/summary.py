@@ -6,12 +6,12 @@ not.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, zip_longest
 from statistics import median
 from typing import Annotated
 
 from backend.bench.plan import Plan
-from backend.bench.rows import Figures, Row
+from backend.bench.rows import Figures, Positions, Row
 from backend.results.figures import figure
 from backend.results.intervals import median_ratio
 
@@ -38,7 +38,8 @@ class ColumnResult:
     clock: whose time it is, as a score has it. speedup: median of per-prompt ratios of decode time,
     KV reuse over this column, for the same tokens, with its 95 % interval, which only one clock
     has, and the lowest and highest ratio in `spread`. end_to_end: the same from the beginning,
-    prefill included. overhead: a step's time outside draft, mask and forward. equal: prompts whose
+    prefill included. by_position: the accepted share of guesses 1, 2, 3, ... of a round, over all
+    prompts. overhead: a step's time outside draft, mask and forward. equal: prompts whose
     text was that of KV reuse, each time, of those compared. None: unknown, as much is of servers.
     """
 
@@ -54,6 +55,7 @@ class ColumnResult:
     end_to_end: float | None
     tokens_per_forward: Annotated[float | None, figure("tokens_per_forward")]
     acceptance: Annotated[float | None, figure("accepted")]
+    by_position: tuple[float, ...]
     agreement: Annotated[float | None, figure("agreement")]
     overhead: float | None
     mask: Annotated[float | None, figure("mask_wait")]
@@ -139,6 +141,7 @@ def _result(found: Sequence[Measured], category: str, machine: str) -> ColumnRes
         end_to_end=_median(each.end_to_end or None for each in figures),
         tokens_per_forward=_median(each.tokens_per_forward for each in figures),
         acceptance=sum(each.accepted for each in figures) / drafted if drafted else None,
+        by_position=_by_position(each.positions for each in figures),
         agreement=sum(each.agreed for each in figures) / compared if compared else None,
         overhead=_median(each.overhead for each in figures),
         mask=_median(each.mask for each in figures),
@@ -146,6 +149,13 @@ def _result(found: Sequence[Measured], category: str, machine: str) -> ColumnRes
         model=found[0].model,
         machine=machine,
     )
+
+
+def _by_position(found: Iterable[Positions]) -> tuple[float, ...]:
+    """The accepted share of all guesses offered at each position."""
+    columns = zip_longest(*found, fillvalue=(0, 0))
+    summed = [tuple(map(sum, zip(*each, strict=True))) for each in columns]
+    return tuple(accepted / offered for offered, accepted in summed if offered)
 
 
 def _median(values: Iterable[float | None]) -> float | None:

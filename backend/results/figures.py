@@ -15,6 +15,9 @@ from backend.results.metrics import Score
 NONE = DASH = "\N{EN DASH}"
 TIMES = "\N{MULTIPLICATION SIGN}"
 
+#: Positions of guesses that are written out.
+FEW = 8
+
 #: Where a figure stands: on the page, in the tables of files, and in the command line's summary,
 #: which has little room.
 Place = Literal["page", "table", "summary"]
@@ -85,6 +88,12 @@ def counted(number: float, noun: str) -> str:
     written = f"{number:,}" if isinstance(number, int) else f"{number:.3g}"
     plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
     return f"{written} {noun if number == 1 else plural}"
+
+
+def by_position(positions: Sequence[tuple[int, int]]) -> str:
+    """Which share of guesses 1, 2, 3, ... were accepted, of those (offered, accepted): 81%, 64%."""
+    shares = [f"{accepted / offered:.0%}" for offered, accepted in positions if offered]
+    return ", ".join([*shares[:FEW], *["\N{HORIZONTAL ELLIPSIS}"] * (len(shares) > FEW)])
 
 
 def listed(names: Sequence[str]) -> str:

@@ -117,7 +117,6 @@ class Score:
     calls: int = 0  # passes of the draft
     drafting: float = 0.0  # seconds that drafting took in `passes`, without the prompt's
     overlaps: list[float] = field(default_factory=list)  # 1 - TV, row by row; []: not computed
-    rounds: Counter[int] = field(default_factory=Counter)  # accepted tokens -> rounds with a draft
     depths: Counter[tuple[int, int]] = field(default_factory=Counter)  # (drafted, accepted)
     widths: Counter[int] = field(default_factory=Counter)  # rows of a pass -> passes
     last_rows: int = 1  # of the last pass
@@ -230,7 +229,6 @@ class Score:
         if step.drafted:
             self.drafted += step.drafted
             self.accepted += step.accepted
-            self.rounds[step.accepted] += 1
             self.depths[step.drafted, step.accepted] += 1
         for part in PARTS:
             if part in step.seconds:
@@ -334,6 +332,25 @@ class Score:
     def acceptance(self) -> float:
         """Accepted share of the drafted tokens."""
         return self.accepted / self.drafted if self.drafted else 0.0
+
+    @property
+    def positions(self) -> list[tuple[int, int]]:
+        """Of guesses 1, 2, 3, ... of a round, forced tokens not counted, how many rounds offered
+        one, and in how many it was accepted. A tree offers a guess at a position if any of its
+        paths is so long; a server tells its rounds alone. []: unknown.
+        """
+        if (told := self.served) and told.places and not told.others:
+            return [(told.rounds, accepted) for accepted in told.places]
+        rounds: list[tuple[int, int]] = []
+        for moment, step in self.step_at.items():
+            seen = self.proposed_at.get(moment)
+            depth = step.drafted if seen is None else seen.depth(step.drafted)
+            rounds.append((max(depth, step.accepted), step.accepted))
+        longest = max((offered for offered, _ in rounds), default=0)
+        return [
+            (sum(k >= i for k, _ in rounds), sum(k >= i for _, k in rounds))
+            for i in range(1, longest + 1)
+        ]
 
     @property
     def wobble(self) -> tuple[float, float, float]:

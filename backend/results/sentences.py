@@ -12,7 +12,16 @@ import numpy as np
 
 from backend.engines.registry import engines
 from backend.events import Conditions, Served
-from backend.results.figures import as_long, counted, duration, factor, likely, listed, rate
+from backend.results.figures import (
+    as_long,
+    by_position,
+    counted,
+    duration,
+    factor,
+    likely,
+    listed,
+    rate,
+)
 from backend.results.intervals import Ratio
 from backend.results.metrics import Score
 from backend.results.scoreboard import ENDED, Scoreboard
@@ -730,10 +739,12 @@ def _cause(board: Scoreboard, index: int) -> str:
 
 
 def _asides(board: Scoreboard, index: int) -> list[str]:
-    """The share of drafting, the prediction, and what was declined."""
+    """Acceptance by position, the share of drafting, the prediction, and what was declined."""
     score, exception, parts = board.scores[index], _exception(board, index), list[str]()
     if score.fed or board.control(index) or not _cause(board, index):
         return parts
+    if shares := by_position(score.positions):
+        parts.append(f"guesses accepted by position {shares}")
     if drafting := _drafting(board, score):
         parts.append(f"drafting takes {drafting:.2f} of a one-token pass")
     # A prediction is over plain decoding on the column's own model. What was declined states the
@@ -761,9 +772,6 @@ def _counted(told: Served | None) -> str:
     if not told.rounds:
         return f"; its recent passes wrote {told.per_pass:.2f} tokens each, for all users"
     written = f"{1 + told.accepted / told.rounds:.2f} tokens per pass"
-    shares = ", ".join(f"{accepted / told.rounds:.0%}" for accepted in told.places)
-    if shares:
-        written += f", guesses accepted by position {shares}"
     if not told.others:
         return f"; its counters show {written}"
     drafted = f"{told.accepted:,} of {told.drafted:,} drafted tokens accepted"

@@ -214,6 +214,7 @@ def _column(board: Scoreboard, index: int, offer: Offer) -> Report:
             for figure in FIGURES
             if (value := figure.value(score, board.baseline)) is not None
         },
+        "positions": score.positions,
     }
 
 

@@ -23,6 +23,7 @@ from backend.results.figures import (
     TIMES,
     Figure,
     as_long,
+    by_position,
     counted,
     duration,
     factor,
@@ -454,11 +455,13 @@ def _result(board: Scoreboard, public: Callable[[str], str]) -> View:
     both ran, rates of whole texts would seem to contradict it.
     """
     told_by_speedup = ("tpot", "rate") if board.baseline.tpot else ()
+    positions = [by_position(score.positions) or NONE for score in board.scores]
     lines = [
         [figure.title, *(_cell(board, figure, score) for score in board.scores)]
         for figure in figures("page")
         if figure.name not in told_by_speedup
     ]
+    lines.append(["accepted by position", *positions])
     kept = [
         _state(board, i) or ("baseline" if i == board.baseline_index else NONE)
         for i in range(len(board.columns))

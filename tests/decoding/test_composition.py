@@ -147,11 +147,11 @@ def test_forced_tokens_are_no_drafts(name: str) -> None:
     board = written(LOOPS, ModelSpec("fake-loop", "fake"), request, [name])
     score = board.scores[1]
     assert score.forced > 8
-    assert sum(n * rounds for n, rounds in score.rounds.items()) == score.accepted
+    assert sum(accepted for _, accepted in score.positions) == score.accepted
     assert score.accepted <= score.drafted
     assert score.accepted + score.forced < len(score.tokens)
     if name == "grammar":
-        assert (score.drafted, score.acceptance, score.rounds) == (0, 0.0, {})
+        assert (score.drafted, score.acceptance, score.positions) == (0, 0.0, [])
 
 
 def test_a_draft_goes_on_behind_forced_tokens() -> None:

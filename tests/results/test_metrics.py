@@ -1,5 +1,6 @@
 """The figures people compare, against streams worked out by hand."""
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -17,6 +18,7 @@ from backend.events import (
     Finished,
     Prefilled,
     Preparing,
+    Proposed,
     Started,
     Step,
 )
@@ -62,7 +64,7 @@ def test_a_speculative_column_worked_out_by_hand() -> None:
     assert score.tokens_per_second == pytest.approx(7 / 1.5)
     assert (score.steps, score.rows) == (5, 114)
     assert (score.drafted, score.accepted, score.acceptance) == (10, 3, 0.3)
-    assert score.rounds == {2: 1, 0: 1, 1: 1}, "a step without a draft is no round"
+    assert score.positions == [(3, 2), (3, 1), (2, 0), (2, 0)]
     assert score.parts == {"draft": 0.4375, "mask": 0.0, "forward": 0.875, "rest": 0.4375}
     assert score.text == "ABCDEFGH!"
     assert score.gaps == [65.0, 66.0, 67.0, 68.0, 69.0, 70.0, 71.0, 72.0]
@@ -162,7 +164,37 @@ def test_tokens_that_a_grammar_forces_are_no_drafts() -> None:
     )
     score = scored(step([1], 1.0), forced, step([69, 70], 1.0, drafted=2, accepted=1, rows=3))
     assert (score.forced, score.drafted, score.accepted, score.acceptance) == (3, 4, 1, 0.25)
-    assert (score.rounds, score.depths) == ({0: 1, 1: 1}, {(2, 0): 1, (2, 1): 1})
+    assert (score.positions, score.depths) == ([(2, 1), (2, 0)], {(2, 0): 1, (2, 1): 1})
+
+
+@given(st.data())
+def test_guesses_are_counted_by_their_depth_in_any_trees(data: st.DataObject) -> None:
+    offered, right, events, accepted = Counter[int](), Counter[int](), list[Event](), 0
+    for _ in range(data.draw(st.integers(0, 4))):
+        forced, guesses = data.draw(st.integers(0, 3)), data.draw(st.integers(0, 6))
+        parents = list(range(-1, forced - 1))
+        parents += [
+            data.draw(st.integers(forced - 1, i - 1)) for i in range(forced, forced + guesses)
+        ]
+        paths: list[list[int]] = []
+        for i, parent in enumerate(parents):
+            paths.append([*(paths[parent] if parent >= 0 else []), i])
+        path = data.draw(st.sampled_from([[], *paths]))
+        deep, ours = {len(each) - forced for each in paths}, max(len(path) - forced, 0)
+        offered.update(p for p in deep if p > 0)
+        right.update(range(1, ours + 1))
+        accepted += ours
+        cut = data.draw(st.integers(0, 2))
+        tokens = ["a"] * (len(parents) + cut)
+        chain = parents == list(range(-1, len(parents) - 1))
+        by = [["", len(tokens)]] if tokens else []
+        events.append(step([65] * (len(path) + 1), 1.0, drafted=guesses, accepted=ours, rows=9))
+        events.append(Proposed(0, tokens, [] if chain else parents, by, path, "b", cut))
+    score = scored(*events)
+    assert score.positions == [
+        (offered[p], right[p]) for p in range(1, max(offered, default=0) + 1)
+    ]
+    assert sum(each for _, each in score.positions) == score.accepted == accepted
 
 
 def test_what_was_decided_last_is_kept() -> None:
@@ -205,8 +237,6 @@ def test_identities_hold_for_any_stream(blocks: list[tuple[int, int, int]]) -> N
     assert score.ttft + score.tpot * (len(score.tokens) - score.first_block) == pytest.approx(
         score.seconds
     )
-    assert sum(score.rounds.values()) == sum(1 for _, _, d in blocks if d)
-    assert sum(n * count for n, count in score.rounds.items()) == score.accepted
     assert sum(score.parts.values()) == pytest.approx(score.seconds)
     assert len(score.times) == len(score.tokens)
     assert score.times == sorted(score.times)

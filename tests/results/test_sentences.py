@@ -63,7 +63,8 @@ def test_a_speedup_is_told_by_its_two_factors() -> None:
     """Two tokens per forward at one and a half times the cost: a third faster."""
     board = board_of("kv speculative", *written(0, LONG, 0.1), *written(1, LONG_PAIRS, 0.15))
     said = "2.00 tokens per pass \u00f7 1.50\u00d7 the time = 1.33\u00d7 (1.31\u20131.35)"
-    assert (reason(board, 1), brief(board, 1)) == (f"{said}, faster", f"{said}.")
+    more = "guesses accepted by position 100%"
+    assert (reason(board, 1), brief(board, 1)) == (f"{said}, faster; {more}", f"{said}.")
     assert pace(board, 1) == "\u25b2 faster"
     assert headline(board) == (
         "Speculative wins: 1.33\u00d7 as fast as KV reuse. "
@@ -147,7 +148,8 @@ def test_the_sentence_gives_the_factors_and_the_prediction_beside_the_measuremen
     blocks = [[0], *([t, t + 1, t + 2] for t in range(1, 61, 3))]
     assert reason_of("lookup", blocks, 4, 15.0) == (
         "3.00 tokens per pass \u00f7 1.50\u00d7 the time = "
-        "2.00\u00d7 (1.97\u20132.03), faster; predicted speed-up 2.50\u00d7"
+        "2.00\u00d7 (1.97\u20132.03), faster; guesses accepted by position 95%, 95%, 0%; "
+        "predicted speed-up 2.50\u00d7"
     )
     assert reason_of("lookup", blocks, 4, 45.0).startswith(
         "3.00 tokens per pass \u00f7 4.50\u00d7 the time = 0.67\u00d7 (0.65\u20130.68), slower; "
@@ -183,7 +185,8 @@ def test_a_sentence_has_one_prediction() -> None:
     before = "at the start, the expected speed-up was 0.81\u00d7"
     events = (*priced(0, SINGLES, 1, 10.0), *priced(1, blocks, 4, 15.0), decided("", before))
     said = reason(board_of("kv lookahead", *events), 1)
-    assert said.endswith(f"1.50\u00d7 the time = 2.00\u00d7 (1.97\u20132.03), faster; {before}")
+    assert "predicted" not in said
+    assert said.endswith(f"; {before}")
 
 
 def decided(why: str, *declined: str, plain: bool = False) -> Decided:
@@ -276,7 +279,7 @@ def test_a_column_that_runs_although_it_does_not_pay_or_gave_up_says_so(*, plain
     board = board_of("kv lookahead", *written(0, LONG, 0.1), *written(1, LONG_PAIRS, 0.4), why)
     assert reason(board, 1) == (
         "2.00 tokens per pass \u00f7 4.00\u00d7 the time = "
-        "0.50\u00d7 (0.49\u20130.51), slower; "
+        "0.50\u00d7 (0.49\u20130.51), slower; guesses accepted by position 100%; "
         "lookahead with W=5"
     )
     said = "" if plain else "The largest setting that the costs allow."

@@ -366,8 +366,8 @@ def test_the_opening_race_is_the_first_examples_and_shows_all_five() -> None:
     assert grammar.text == kv.text
     assert json.loads(kv.text)["full_name"] in first.prompt
     assert stateless.tpot > kv.tpot
-    assert speculative.accepted
-    assert lookahead.accepted
+    for guesser in (speculative, lookahead):
+        assert sum(accepted for _, accepted in guesser.positions) == guesser.accepted > 0
     assert grammar.forced
     assert min(s.tokens_per_forward for s in (speculative, lookahead, grammar)) > 1.1
     assert made.conditions is not None

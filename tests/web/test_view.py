@@ -184,7 +184,7 @@ def test_table_and_details_hold_the_figures_that_are_known() -> None:
     assert {NONE} not in known.values()
     assert "accepted" in known, "of one of them"
     assert "mask wait" not in known, "of none"
-    assert set(known) < {"text", *(f.title for f in figures("page"))}
+    assert set(known) < {"text", "accepted by position", *(f.title for f in figures("page"))}
 
 
 def test_a_lane_of_text_alone_has_a_card() -> None:
