@@ -12,17 +12,13 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from backend.errors import DerbyError
+from backend.types import Messages, Turns, chat_messages
 
 #: Tokenizer classes that add nothing to tokenizer.json.
 PLAIN_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")
 
 #: Files that hold a vocabulary where there is no tokenizer.json.
 VOCABULARIES = ("tokenizer.model", "vocab.json", "vocab.txt")
-
-#: What was said before in a chat, as types.Request has it: [role, text] of each turn.
-
-#: The same as chat templates read it: role and content of each.
-Messages = list[dict[str, str]]
 
 
 class Detokenizer(Protocol):
@@ -53,9 +49,9 @@ class Tokenizer(Protocol):
         """
         ...
 
-    def encode(self, text: str, *, chat: bool) -> list[int]:
-        """Token ids of `text`; if `chat`, as the user's turn in the model's chat template. Raises
-        DerbyError if there is no template, or it refuses that.
+    def encode(self, text: str, *, chat: bool, earlier: Turns = ()) -> list[int]:
+        """Token ids of `text`; if `chat`, as the user's turn in the model's chat template, behind
+        the `earlier` ones. Raises DerbyError if there is no template, or it refuses that.
         """
         ...
 
@@ -102,16 +98,18 @@ class SpellingTokenizer(Tokenizer, Protocol):
     def special(self) -> frozenset[int]: ...
 
 
-def in_template(template: str | None, render: Callable[[Messages], str], text: str) -> str:
-    """`text` as the user's turn in a chat template. Raises DerbyError if there is none, or it
-    refuses that.
+def in_template(
+    template: str | None, render: Callable[[Messages], str], text: str, earlier: Turns = ()
+) -> str:
+    """`text` as the user's turn in a chat template, behind the `earlier` ones. Raises DerbyError if
+    there is none, or it refuses that.
     """
     if not template:
         raise DerbyError(
             "This model has no chat template: switch the template off to send a raw prompt."
         )
     try:
-        return render([{"role": "user", "content": text}])
+        return render(chat_messages(earlier, text))
     except Exception as error:  # a template is a program of the model's makers
         raise DerbyError(
             f"The model's chat template refuses this prompt ({error!s:.200}): switch the template "
@@ -140,10 +138,10 @@ class HfTokenizer:
         self.start_id: int | None = min(self.eos_ids, default=None) if begin is None else begin
         self._texts: dict[int, str] = {}
 
-    def encode(self, text: str, *, chat: bool) -> list[int]:
+    def encode(self, text: str, *, chat: bool, earlier: Turns = ()) -> list[int]:
         if not chat:
             return list(self.fast.encode(text, add_special_tokens=True))
-        rendered = in_template(self.fast.chat_template, self._rendered, text)
+        rendered = in_template(self.fast.chat_template, self._rendered, text, earlier)
         return list(self.fast.encode(rendered, add_special_tokens=False))
 
     def _rendered(self, messages: Messages) -> str:
@@ -346,10 +344,11 @@ class ByteTokenizer:
         self.eos_ids = frozenset({self.EOS})
         self.start_id: int | None = self.EOS
 
-    def encode(self, text: str, *, chat: bool) -> list[int]:
+    def encode(self, text: str, *, chat: bool, earlier: Turns = ()) -> list[int]:
         if not chat:
             return self.encode_plain(text)
-        return self.encode_plain(f"User: {text}\nAnswer: ")
+        said = "".join(f"User: {asked}\nAnswer: {answer}\n" for asked, answer in earlier)
+        return self.encode_plain(f"{said}User: {text}\nAnswer: ")
 
     def encode_plain(self, text: str) -> list[int]:
         return list(text.encode())

@@ -14,6 +14,12 @@ Origin = Literal["sampled", "drafted", "bonus", "forced", "fixed"]
 #: "": as the chat template has it.
 Thinking = Literal["", "on", "off"]
 
+#: Earlier turns of a chat: what was asked, and what was answered.
+Turns = tuple[tuple[str, str], ...]
+
+#: A chat as templates and servers read it: role and content of each message.
+Messages = list[dict[str, str]]
+
 Logits = NDArray[np.float32]
 
 #: Hidden states of one layer or, beside one another in a row, of several: float32 [tokens, D].
@@ -78,7 +84,7 @@ class Request:
     heal: bool = True  # let a program's slots choose the last token of the text before them anew
     top: int = 0  # most probable tokens to record for each one that is written
     thinking: Thinking = ""  # whether a chat template that can switch it lets the model think first
-    earlier: tuple[tuple[str, str], ...] = ()  # the chat before: what was asked, what was answered
+    earlier: Turns = ()  # of the chat that the prompt goes on
     ignore_eos: bool = False
 
     def __post_init__(self) -> None:
@@ -100,6 +106,21 @@ class Request:
         turns = (("chat", text) for turn in self.earlier for text in turn)
         for what, text in (("prompt", self.prompt), *stops, *turns):
             _require_unicode(what, text)
+
+    @property
+    def messages(self) -> Messages:
+        """The whole chat."""
+        return chat_messages(self.earlier, self.prompt)
+
+
+def chat_messages(earlier: Turns, prompt: str) -> Messages:
+    """The messages of earlier turns, and the user's next one."""
+    said = [(role, text) for turn in earlier for role, text in zip(_ROLES, turn, strict=True)]
+    return [{"role": role, "content": text} for role, text in (*said, ("user", prompt))]
+
+
+#: Whose the texts of a turn are.
+_ROLES = ("user", "assistant")
 
 
 def _require_unicode(what: str, text: str) -> None:

@@ -30,7 +30,7 @@ from backend.grammar.vocabulary import Vocabularies, Vocabulary, slices_of
 from backend.results.metrics import Score
 from backend.strategies.registry import strategies
 from backend.text import ByteTokenizer, Tokenizer
-from backend.types import Logits, Outcome, Proposal, Request, Sampling
+from backend.types import Logits, Outcome, Proposal, Request, Sampling, Turns
 
 PROMPT = tuple(b"The quick brown fox jumps over the quick brown dog, the quick brown ")
 
@@ -38,7 +38,9 @@ PROMPT = tuple(b"The quick brown fox jumps over the quick brown dog, the quick b
 VOCABULARIES = Vocabularies()
 
 
-def without_template(self: ByteTokenizer, text: str, *, chat: bool) -> list[int]:
+def without_template(
+    self: ByteTokenizer, text: str, *, chat: bool, earlier: Turns = ()
+) -> list[int]:
     """ByteTokenizer.encode of a base model."""
     if chat:
         raise DerbyError("This model has no chat template.")

@@ -176,7 +176,7 @@ class _LocalRun:
         """The prompt's tokens, or those in front of a program's own text."""
         request, encode = self._request, self._target.tokenizer.encode
         if program is None:
-            return encode(request.prompt, chat=request.chat)
+            return encode(request.prompt, chat=request.chat, earlier=request.earlier)
         return encode(program.user, chat=True) if program.user else encode("", chat=False)
 
     def _positions(self, prompt: int) -> int:

@@ -183,7 +183,7 @@ def _bodies(request: Request, model: str, *, gaps: bool) -> tuple[str, list[dict
         plain["stop"] = list(request.stop)
     if request.chat:
         path = "chat/completions"
-        plain["messages"] = [{"role": "user", "content": request.prompt}]
+        plain["messages"] = request.messages
         asked: dict[str, Any] = {"logprobs": True, "top_logprobs": 2}
     else:
         path, plain["prompt"] = "completions", request.prompt

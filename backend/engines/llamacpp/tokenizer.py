@@ -8,7 +8,8 @@ from typing import Any
 from backend.engines.llamacpp.library import CONTROL, Library, LoadedModel
 from backend.errors import DerbyError
 from backend.models.gguf import SPECIAL
-from backend.text import Detokenizer, Messages, digest, in_template, named_token
+from backend.text import Detokenizer, digest, in_template, named_token
+from backend.types import Messages, Turns
 
 #: llama_token: no such token.
 NONE = -1
@@ -31,10 +32,10 @@ class GgufTokenizer:
         template: bytes | None = library.llama_model_chat_template(model, None)
         self._template = template.decode(errors="replace") if template else ""
 
-    def encode(self, text: str, *, chat: bool) -> list[int]:
+    def encode(self, text: str, *, chat: bool, earlier: Turns = ()) -> list[int]:
         if not chat:
             return self._tokens(text, add_special=True, parse_special=True)
-        rendered = in_template(self._template, self._rendered, text)
+        rendered = in_template(self._template, self._rendered, text, earlier)
         return self._tokens(rendered, add_special=False, parse_special=True)
 
     def _rendered(self, messages: Messages) -> str:
