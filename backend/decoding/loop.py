@@ -17,7 +17,7 @@ from backend.decoding.context import Context
 from backend.decoding.digits import rounded, rounded_parts, rounded_value
 from backend.decoding.drafter import NOTHING, UNDECIDED, Drafter
 from backend.decoding.proposed import Verified, proposed
-from backend.decoding.sampling import Sampler
+from backend.decoding.sampling import Sampler, penalize
 from backend.decoding.verification import Verdict
 from backend.engines.base import Session
 from backend.errors import DerbyError
@@ -155,6 +155,8 @@ class Answer:
                 proposal = self._parts.constraint.cut(offered) if offered.guessed else offered
                 masks = self._parts.constraint.start_masks(proposal)
             logits = self._forward(pending, proposal)  # [1 + d + feedback, V] of n + d + s rows
+            if self._request.sampling.repetition_penalty != 1:
+                logits = self._penalized(proposal, logits)
             with clock.part("mask"):
                 allowed, mask_seconds = masks()  # [1 + d, V], or no rows
             verdict = self._verify(proposal, logits, allowed)
@@ -220,6 +222,16 @@ class Answer:
         with self._parts.clock.part("forward"):
             return self._parts.session.forward([*pending, *proposal.tokens], parents, rows)
 
+    def _penalized(self, proposal: Proposal, logits: Logits) -> Logits:
+        """The logits under the repetition penalty: what a drafted token's row has seen is the
+        context and the path to that token. Those of feedback rows stay.
+        """
+        penalty, logits = self._request.sampling.repetition_penalty, logits.copy()
+        context = np.array(self._context.tokens, dtype=np.int64)
+        for row, path in zip(logits, ((), *proposal.paths), strict=False):
+            penalize(row, np.append(context, np.array(path, dtype=np.int64)), penalty)
+        return logits
+
     def _require_numbers(self, logits: Logits, verdict: Verdict) -> None:
         """Raise DerbyError for logits that are NaN. The first step checks all of them, which finds
         damaged weights; later steps check the chosen tokens' gaps, which costs nothing.
@@ -262,7 +274,7 @@ class Answer:
         return tokens, origins, pieces
 
     def _ends(self, token: int) -> bool:
-        return token in self._parts.tokenizer.eos_ids
+        return not self._request.ignore_eos and token in self._parts.tokenizer.eos_ids
 
     def _count(self, token: int) -> None:
         """Count one committed token whose text was pushed; `reason` says if it is the last."""

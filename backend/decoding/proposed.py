@@ -67,7 +67,8 @@ def _window(proposal: Proposal, piece: Callable[[int], str]) -> list[list[str]]:
 
 def _top(done: Verified, request: Request, piece: Callable[[int], str]) -> list[list[list[Any]]]:
     """The most probable tokens where each committed one was chosen, of those allowed there, by
-    the request's temperature: at 0, as at 1. top-k and top-p rule nothing out here.
+    the request's repetition penalty and its temperature: at 0, as at 1. top-k, top-p and min-p rule
+    nothing out here.
     """
     temperature, most = request.sampling.temperature, min(request.top, done.logits.shape[1])
     found: list[list[list[Any]]] = []

@@ -1,4 +1,5 @@
-"""Choosing tokens: temperature, top-k, top-p, and where the randomness comes from.
+"""Choosing tokens, and where the randomness comes from. As in transformers, the repetition penalty
+comes first, also at temperature 0; then, above it, temperature, top-k, top-p and min-p.
 
 The usual one is keyed by (seed, absolute position): by the Gumbel-max trick, argmax(logits / T + g)
 with Gumbel noise g is a draw from softmax(logits / T), and g is the same for every column at that
@@ -9,6 +10,7 @@ Where a column promises the distribution alone, draft and verdict draw numbers o
 by (seed, position, purpose, serial number): none is used twice.
 """
 
+from collections.abc import Sequence
 from functools import lru_cache
 from math import log
 from typing import NamedTuple, Protocol
@@ -46,7 +48,9 @@ class Pair(NamedTuple):
 
 
 class DraftSampler(Protocol):
-    """Chooses a draft's tokens."""
+    """Chooses a draft's tokens by the request's `sampling`."""
+
+    sampling: Sampling
 
     def choose_two(
         self, logits: Logits, position: int, among: NDArray[np.int64] | None = None, size: int = 0
@@ -72,6 +76,22 @@ def numbers(seed: int, position: int, purpose: int, serial: int) -> np.random.Ge
     return np.random.Generator(np.random.Philox(key=key, counter=counter))
 
 
+def penalize(
+    scores: Logits,
+    seen: Sequence[int] | NDArray[np.int64],
+    penalty: float,
+    among: NDArray[np.int64] | None = None,
+) -> None:
+    """Make the tokens that a text has `seen` less likely (arXiv 1909.05858), in place: their scores
+    are divided by the penalty, negative ones multiplied. `among`: the ids of the scores [V],
+    ascending; None: 0..V-1.
+    """
+    ids = np.asarray(seen, dtype=np.int64)
+    places = ids[ids < scores.size] if among is None else np.flatnonzero(np.isin(among, ids))
+    before = scores[places]
+    scores[places] = np.where(before < 0, before * penalty, before / penalty)
+
+
 def probabilities(scores: Logits, sampling: Sampling) -> NDArray[np.float32]:
     """What tokens are drawn from, float32 [V], given logits [V] (-inf: ruled out) at a temperature
     of COLDEST at least.
@@ -90,10 +110,10 @@ def noised(scores: Logits, sampling: Sampling, gumbel: NDArray[np.float64]) -> N
 
 
 def truncate(scores: Logits, sampling: Sampling) -> Logits:
-    """The scores [V] with -inf where top-k, and then top-p, rule a token out.
+    """The scores [V] with -inf where top-k, top-p or min-p, one after the other, rule a token out.
 
     Ties at the k-th score all stay. top-p keeps the fewest most probable tokens whose probability
-    reaches p, ties by id.
+    reaches p, ties by id; min-p those with at least this share of the greatest probability.
     """
     if 0 < sampling.top_k < scores.size:
         threshold = np.partition(scores, -sampling.top_k)[-sampling.top_k]
@@ -109,7 +129,10 @@ def truncate(scores: Logits, sampling: Sampling) -> Logits:
         kept = order[sums - weights[order] < sampling.top_p * total]
         limited = np.full_like(scores, -np.inf)
         limited[kept] = scores[kept]
-        return limited
+        scores = limited
+    if sampling.min_p > 0:
+        odds = (scores - scores.max()) / np.float32(sampling.temperature)
+        scores = np.where(odds >= log(sampling.min_p), scores, np.float32(-np.inf))
     return scores
 
 
@@ -176,7 +199,7 @@ class IndependentSampler:
 
     def __init__(self, sampling: Sampling) -> None:
         """The temperature must be COLDEST at least."""
-        self._sampling = sampling
+        self.sampling = sampling
         self._draws = 0
 
     def choose_two(
@@ -184,8 +207,8 @@ class IndependentSampler:
     ) -> Pair:
         """See DraftSampler."""
         self._draws += 1
-        drawn = numbers(self._sampling.seed, position, DRAFTING, self._draws)
-        chances = probabilities(logits, self._sampling)
+        drawn = numbers(self.sampling.seed, position, DRAFTING, self._draws)
+        chances = probabilities(logits, self.sampling)
         token, largest = draw_from(chances, drawn.random()), float(chances.max())
         odds = largest / max(1 - largest, 1e-9)
         return Pair(token, log(odds), -1, Draw(token, chances, among))

@@ -14,7 +14,7 @@ import numpy as np
 
 from backend.decoding.drafter import NOTHING, Decision, Drafter
 from backend.decoding.hidden_states import KnownStates
-from backend.decoding.sampling import DraftSampler, Pair
+from backend.decoding.sampling import DraftSampler, Pair, penalize
 from backend.decoding.verification import KEYED, Verifier
 from backend.drafters.draft_length import Acceptance, DraftLength, Guess, Path
 from backend.engines.draft import NO_STATES, DraftNetwork
@@ -104,13 +104,13 @@ class NetworkDrafter(Drafter):
             return NOTHING
         for position in range(known, len(context)):
             logits = self._guess(position, context[position])
-        return self._chain(logits, len(context), budget, 1 + len(context) - known)
+        return self._chain(logits, context, budget, 1 + len(context) - known)
 
-    def _chain(self, logits: Logits, length: int, budget: int, calls: int) -> Proposal:
-        """Guess behind a text of this length, whose next token has these logits [1, V']."""
+    def _chain(self, logits: Logits, context: Sequence[int], budget: int, calls: int) -> Proposal:
+        """Guess behind this text, whose next token has these logits [1, V']."""
         chance, draws = 1.0, dict[Path, Draw]()
         while True:
-            pair, path = self._choose(logits[0], length + len(self._path)), self._path
+            pair, path = self._choose(logits[0], context), self._path
             kind = bisect(GAPS, pair.gap)
             if pair.draw is not None:
                 draws[path] = pair.draw
@@ -124,7 +124,7 @@ class NetworkDrafter(Drafter):
             ended = len(path) == budget or pair.token in self._eos_ids
             if ended or not self._draft_length.extends(len(path), chance):
                 break
-            logits, calls = self._guess(length + len(path) - 1, pair.token), calls + 1
+            logits, calls = self._guess(len(context) + len(path) - 1, pair.token), calls + 1
         if draws:
             # Leaving out a token for what it is would be drawing from another distribution than the
             # one that verification is told of.
@@ -142,9 +142,14 @@ class NetworkDrafter(Drafter):
             self.decision = Decision(declined=self._declined)
         return limit + 1 - length
 
-    def _choose(self, logits: Logits, position: int) -> Pair:
-        """The sampler's choice from logits [V'] by the text's own ids."""
-        ids = self._network.vocabulary
+    def _choose(self, logits: Logits, context: Sequence[int]) -> Pair:
+        """The sampler's choice from logits [V'] behind the context and the path, by the text's own
+        ids.
+        """
+        ids, position = self._network.vocabulary, len(context) + len(self._path)
+        if (penalty := self._sampler.sampling.repetition_penalty) != 1:
+            logits = logits.copy()
+            penalize(logits, [*context, *self._path], penalty, ids)
         if ids is None:
             # Vocabularies of one tokenizer may be padded to different widths.
             return self._sampler.choose_two(logits[: self._vocab_size or None], position)

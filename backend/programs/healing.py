@@ -4,7 +4,7 @@ A prompt that ends in "http:" makes "//" unlikely, because texts spell "http://"
 "://". Given back, the model may choose the spelling that it has learnt.
 """
 
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -30,14 +30,3 @@ class Healing(Constraint):
 
     def advance(self, tokens: Sequence[int]) -> None:
         self._done = self._done or bool(tokens)
-
-
-class Endless(Constraint):
-    """Forbids the end of the text: for a generation that must have a given length."""
-
-    def __init__(self, eos_ids: Set[int], vocab_size: int) -> None:
-        self._row = np.ones(vocab_size, dtype=np.bool_)
-        self._row[list(eos_ids)] = False
-
-    def masks_along(self, proposal: Proposal) -> Masks:
-        return Masks(np.broadcast_to(self._row, (1 + proposal.drafted, self._row.size)))

@@ -18,7 +18,7 @@ from backend.errors import DerbyError
 from backend.events import Event, Fed, Filled, Finished, Reason
 from backend.grammar.compile import regex_literal
 from backend.grammar.sources import GrammarSource
-from backend.programs.healing import Endless, Healing
+from backend.programs.healing import Healing
 from backend.programs.parser import Gen, Program, Select, Slot, Text, Value
 from backend.types import Request, Sampling
 
@@ -96,10 +96,8 @@ class _Runner:
         encode = self.parts.tokenizer.encode_plain
         length = sum(len(encode(n.text)) for n in program.nodes[1:] if isinstance(n, Text))
         length += sum(n.max_tokens for n in program.nodes if isinstance(n, Gen))
-        request = replace(self.request, max_new_tokens=max(1, length), stop=())
-        tokenizer = self.parts.tokenizer
-        endless = Endless(tokenizer.eos_ids, tokenizer.vocab_size)
-        parts = replace(self.parts, limit=0, constraint=endless)
+        request = replace(self.request, max_new_tokens=max(1, length), stop=(), ignore_eos=True)
+        parts = replace(self.parts, limit=0, constraint=Constraint())
         answer = Answer(self.column, self.context, request, parts)
         yield from answer.run()
         last = answer.finish()

@@ -19,7 +19,7 @@ from backend.errors import DerbyError
 from backend.events import Decided, Event, Fed, Filled, Step
 from backend.grammar.grammars import GrammarCompiler, Grammars
 from backend.grammar.sources import GrammarSource
-from backend.programs.healing import Endless, Healing
+from backend.programs.healing import Healing
 from backend.programs.parser import Gen, parse_program
 from backend.programs.runner import run_program, slot_grammar, slot_grammars
 from backend.racing.commands import run_to_end
@@ -228,11 +228,6 @@ def test_the_first_token_heals_and_the_rest_is_free() -> None:
     healing.advance([5])
     assert healing.cut(block) is block
     assert healing.masks_along(block).allowed.size == 0
-
-
-def test_a_text_without_end_never_allows_one() -> None:
-    masks = Endless({2}, 4).masks_along(Proposal.chain([0, 1])).allowed
-    assert masks.tolist() == [[True, True, False, True]] * 3
 
 
 def test_a_column_s_grammar_binds_every_slot_that_has_none_from_its_start() -> None:
