@@ -35,7 +35,7 @@ from backend.racing.sessions import Place, common_length
 from backend.strategies.column import Column
 from backend.strategies.declaration import DrafterInputs, Weights
 from backend.strategies.settings import SESSION
-from backend.text import require_same_tokenizer
+from backend.text import require_same_vocabulary
 from backend.types import Layers, ModelSpec, Request
 
 
@@ -264,7 +264,7 @@ class _LocalRun:
                 f"{engine.spec} computes one token at a time here and cannot take a guess back: "
                 "choose another draft."
             )
-        require_same_tokenizer(target.tokenizer, engine.tokenizer, str(engine.spec))
+        require_same_vocabulary(target.tokenizer, engine.tokenizer, str(engine.spec))
         session = self._session(opened, engine, "draft", prompt)
         return ModelNetwork(session, engine, loading.call_seconds(engine)), ""
 

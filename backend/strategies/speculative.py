@@ -48,7 +48,7 @@ def weights(values: Values, target: Engine) -> Weights:
     if draft == TRAINED:
         raise DerbyError(
             f"There is no trained draft for {target.spec.name!r}: choose {HYBRID}, {USUAL_COPY}, "
-            "or a model with its tokenizer."
+            "or a model with its vocabulary."
         )
     if draft == HYBRID or draft in all_precisions():
         copy = USUAL_COPY if draft == HYBRID else draft
@@ -66,7 +66,7 @@ def _require_hidden_states(target: Engine) -> None:
     if not target.capabilities.hidden_states:
         raise DerbyError(
             f"A trained draft reads hidden states, and {target.spec} does not give them: choose "
-            f"{USUAL_COPY}, or a model with its tokenizer."
+            f"{USUAL_COPY}, or a model with its vocabulary."
         )
 
 
@@ -155,7 +155,7 @@ SPECULATIVE = Strategy(
             "draft",
             "Draft",
             "The draft. hybrid: prompt lookup plus the trained draft; int4 or int8: a copy of the "
-            "model. You can also name a model with the same tokenizer.",
+            "model. You can also name a model with the same vocabulary.",
             HYBRID,
             (
                 (HYBRID, "hybrid"),

@@ -2,12 +2,11 @@
 
 import codecs
 import ctypes as c
+from collections.abc import Mapping
 from functools import cached_property
-from typing import Any
 
 from backend.engines.llamacpp.library import CONTROL, Library, LoadedModel
 from backend.errors import DerbyError
-from backend.models.gguf import SPECIAL
 from backend.text import Detokenizer, digest, in_template, named_token
 from backend.types import Messages, Turns
 
@@ -119,16 +118,13 @@ class GgufTokenizer:
             return ""
         return self._library.llama_vocab_get_text(self._vocabulary, token).decode(errors="replace")
 
-    def identity(self) -> dict[str, Any]:
+    def vocabulary(self) -> Mapping[str, int]:
         """As HfTokenizer has it of the same file, if that is read there."""
-        names = {self._named(i): i for i in range(self.vocab_size)}
-        ids = {role: self._library.stated(self._model, field) for role, field in SPECIAL.items()}
-        roles = {role: self._named(int(i)) for role, i in ids.items() if i.isdecimal()}
-        return {"vocabulary": names, "special tokens": roles}
+        return {self._named(i): i for i in range(self.vocab_size)}
 
     @cached_property
     def _fingerprint(self) -> str:
-        return digest(self.identity())
+        return digest(self.vocabulary())
 
     @property
     def fingerprint(self) -> str:

@@ -62,7 +62,7 @@ def layers_of(model: Any) -> Any:
             return part
     raise DerbyError(
         f"Models of type {model.config.model_type!r} do not show the hidden states of their layers,"
-        " which this draft reads: choose a draft model with its tokenizer."
+        " which this draft reads: choose a draft model with its vocabulary."
     )
 
 
