@@ -1,7 +1,7 @@
 """Frozen values that pass between rooms: what is asked, what is proposed, what came of it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -65,6 +65,13 @@ class Sampling:
         check_range("seed", self.seed, 0, 2**63 - 1)
         check_range("min-p", self.min_p, 0.0, 1.0)
         check_range("repetition penalty", self.repetition_penalty, 0.1, 10.0)
+
+    def __str__(self) -> str:
+        """Such as "T=0.7, min-p 0.1", without the seed and what is off."""
+        others = [f for f in fields(self) if f.name not in ("temperature", "seed")]
+        named = ((f.name.replace("_", "-"), getattr(self, f.name), f.default) for f in others)
+        set_ = (f"{name} {value}" for name, value, off in named if value != off)
+        return ", ".join((f"T={self.temperature}", *set_))
 
 
 @dataclass(frozen=True, slots=True)

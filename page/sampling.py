@@ -14,7 +14,11 @@ def fill(_: gr.HTML, around: Surroundings) -> Fields:
         fields: Fields = {
             "temperature": gr.Slider(0, 2, seen.temperature, step=0.05, **WORDS["temperature"]),
             "top_p": gr.Slider(0.01, 1, seen.top_p, step=0.01, **WORDS["top_p"]),
+            "min_p": gr.Slider(0, 1, seen.min_p, step=0.01, **WORDS["min_p"]),
             "top_k": whole_number("top_k", seen.top_k),
+            "repetition_penalty": gr.Slider(
+                0.1, 2, seen.repetition_penalty, step=0.05, **WORDS["repetition_penalty"]
+            ),
             "seed": whole_number("seed", seen.seed),
         }
     with gr.Row():
@@ -23,6 +27,7 @@ def fill(_: gr.HTML, around: Surroundings) -> Fields:
                 "max_new_tokens", min(examples()[0].tokens, around.offer.limits.tokens)
             ),
             "stop": gr.Textbox(lines=2, max_lines=4, **WORDS["stop"]),
+            "ignore_eos": gr.Checkbox(usual.ignore_eos, **WORDS["ignore_eos"]),
             "chat": gr.Checkbox(usual.chat, **WORDS["chat"]),
         }
     with gr.Row():

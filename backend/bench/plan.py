@@ -78,7 +78,7 @@ class Plan:
 
     def __str__(self) -> str:
         """What the results hold for but the models, in a few words."""
-        return f"{self.request.max_new_tokens} new tokens, T={self.request.sampling.temperature}"
+        return f"{self.request.max_new_tokens} new tokens, {self.request.sampling}"
 
 
 def with_baseline(columns: Sequence[Column]) -> tuple[Column, ...]:

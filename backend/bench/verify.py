@@ -1,7 +1,7 @@
 """The equality matrix: every lossless column writes what KV reuse writes, on the real engines."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 from backend.bench.prompts import PROMPTS, Prompt
@@ -34,6 +34,9 @@ def runs_on(column: Column, target: ModelSpec) -> bool:
     return able.hidden_states or draft != TRAINED
 
 
+USUAL = Sampling(0.0), Sampling(0.7), Sampling(1.0)
+PENALIZED = Sampling(repetition_penalty=1.2), Sampling(1.0, min_p=0.1, repetition_penalty=1.2)
+
 #: In which equality is a promise.
 TARGETS = (ModelSpec(), ModelSpec(precision="int4-exact"), ModelSpec(engine="torch"))
 
@@ -42,8 +45,8 @@ TARGETS = (ModelSpec(), ModelSpec(precision="int4-exact"), ModelSpec(engine="tor
 class Case:
     target: ModelSpec
     prompt: Prompt
-    temperature: float
-    seed: int
+    sampling: Sampling
+    ignore_eos: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +62,15 @@ class Result:
 def cases(
     targets: tuple[ModelSpec, ...] = TARGETS,
     prompts: tuple[Prompt, ...] = PROMPTS,
-    temperatures: tuple[float, ...] = (0.0, 0.7, 1.0),
+    samplings: tuple[Sampling, ...] = USUAL,
+    *,
+    ignore_eos: bool = False,
 ) -> tuple[Case, ...]:
     """Every combination, each with a seed of its own."""
-    every = product(targets, prompts, temperatures)
-    return tuple(Case(*each, seed) for seed, each in enumerate(every))
+    return tuple(
+        Case(target, prompt, replace(sampling, seed=seed), ignore_eos)
+        for seed, (target, prompt, sampling) in enumerate(product(targets, prompts, samplings))
+    )
 
 
 def verify(
@@ -79,7 +86,7 @@ def verify(
     """
     for case in chosen:
         chosen_here = columns or tuple(c for c in verified_columns() if runs_on(c, case.target))
-        races = _races(chosen_here, case.temperature)
+        races = _races(chosen_here, case.sampling.temperature)
         results = [_run(case, some, models, max_new_tokens) for some in races]
         verdicts = [verdict for result in results for verdict in result.verdicts]
         equal = all(result.equal for result in results)
@@ -100,7 +107,7 @@ def _run(
     case: Case, columns: tuple[Column, ...], models: LoadedModels, max_new_tokens: int
 ) -> Result:
     """Race these columns, of which the first is KV reuse. Raises DerbyError if that fails."""
-    request = Request(case.prompt.text, max_new_tokens, Sampling(case.temperature, seed=case.seed))
+    request = Request(case.prompt.text, max_new_tokens, case.sampling, ignore_eos=case.ignore_eos)
     board = raced(Race(request, columns, case.target, raw_allowed=True), models)
     base = board.scores[0]
     if base.state == "failed":

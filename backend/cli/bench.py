@@ -18,13 +18,12 @@ from backend.bench.tables import results_table
 from backend.cli.console import out, say
 from backend.cli.options import (
     AsJson,
+    Choosing,
     Columns,
     MaxNewTokens,
     PromptSet,
     Raw,
-    Seed,
     Target,
-    Temperature,
     Wait,
     default_columns,
     parsed,
@@ -33,12 +32,13 @@ from backend.errors import DerbyError
 from backend.racing.ledger import Ledger
 from backend.racing.models import LoadedModels
 from backend.results.sentences import taken_by_others
-from backend.types import Request, Sampling
+from backend.types import Request
 
 
 def bench(
     prompts: PromptSet,
     target: Target,
+    choosing: Choosing,
     column: Columns = default_columns(),  # noqa: B008 (typer copies it)
     repeats: Annotated[
         int, typer.Option(help="How often to run the whole set of prompts.", min=1)
@@ -47,8 +47,6 @@ def bench(
         list[str], typer.Option(help="Also measure this model. Repeatable.")
     ] = [],  # noqa: B006 (typer copies it)
     max_new_tokens: MaxNewTokens = 128,
-    temperature: Temperature = 0.0,
-    seed: Seed = 0,
     raw: Raw = False,
     wait: Wait = 30,
     cluster: Annotated[
@@ -69,7 +67,7 @@ def bench(
     plan = Plan(
         [*prompts.read()] * repeats,
         parsed(column),
-        Request("-", max_new_tokens, Sampling(temperature, seed=seed), not raw),
+        Request("-", max_new_tokens, choosing.sampling, not raw),
         tuple(replace(target, model=name).spec for name in (target.model, *also_model)),
         anywhere=bool(cluster),
     )

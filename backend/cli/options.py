@@ -4,7 +4,7 @@ A command takes options that belong together as one dataclass; `unbundled` shows
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -18,7 +18,7 @@ from backend.engines.registry import device_help, engine_help, precision_help
 from backend.racing.usual import usual_spec
 from backend.strategies.column import Column, OwnModel, parse_column
 from backend.strategies.registry import DEFAULT_COLUMNS, strategies
-from backend.types import ModelSpec
+from backend.types import ModelSpec, Sampling
 
 Columns = Annotated[
     list[str],
@@ -39,8 +39,11 @@ Precision = Annotated[
 ]
 Device = Annotated[str, typer.Option(help=device_help())]
 MaxNewTokens = Annotated[int, typer.Option(help="The most tokens to generate.")]
+IgnoreEos = Annotated[
+    bool,
+    typer.Option("--ignore-eos", help="Go on to the most tokens where the model ends its text."),
+]
 Temperature = Annotated[float, typer.Option(help="0: always the most likely token.")]
-Seed = Annotated[int, typer.Option(help="The same seed gives the same text.")]
 Raw = Annotated[bool, typer.Option("--raw", help="Do not use the chat template.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print only JSON.")]
 Model = Annotated[
@@ -73,6 +76,22 @@ class Target:
         own = OwnModel(self.model, self.engine, self.precision, self.device)
         spec = own.over(ModelSpec())
         return spec if self.precision else usual_spec(spec, say)
+
+
+@dataclass(frozen=True, slots=True)
+class Choosing:
+    """How tokens are chosen."""
+
+    temperature: Temperature = 0.0
+    top_k: Annotated[int, typer.Option(help="0: off.")] = 0
+    top_p: Annotated[float, typer.Option(help="1: off.")] = 1.0
+    min_p: Annotated[float, typer.Option(help="0: off.")] = 0.0
+    repetition_penalty: Annotated[float, typer.Option(help="1: off; more repeats less.")] = 1.0
+    seed: Annotated[int, typer.Option(help="The same seed gives the same text.")] = 0
+
+    @property
+    def sampling(self) -> Sampling:
+        return Sampling(**asdict(self))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,12 @@ import typer
 from backend.cli.console import as_utf8, read_input
 from backend.cli.options import (
     AsJson,
+    Choosing,
     Columns,
+    IgnoreEos,
     MaxNewTokens,
     Raw,
-    Seed,
     Target,
-    Temperature,
     default_columns,
 )
 from backend.cli.tables import conclude, show
@@ -32,18 +32,16 @@ from backend.records.file import require_folder, save
 from backend.records.record import recorded
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import parse_column
-from backend.types import Request, Sampling
+from backend.types import Request
 
 
 def race(
     prompt: Annotated[str, typer.Argument(help='The prompt; "-" reads it from standard input.')],
     target: Target,
+    choosing: Choosing,
     column: Columns = default_columns(),  # noqa: B008 (typer copies it)
     max_new_tokens: MaxNewTokens = 128,
-    temperature: Temperature = 0.0,
-    top_k: Annotated[int, typer.Option(help="0: off.")] = 0,
-    top_p: Annotated[float, typer.Option(help="1: off.")] = 1.0,
-    seed: Seed = 0,
+    ignore_eos: IgnoreEos = False,
     raw: Raw = False,
     stop: Annotated[list[str], typer.Option(help="Stop before this string. Repeatable.")] = [],  # noqa: B006
     context: Annotated[
@@ -82,9 +80,15 @@ def race(
     text = read_input() if prompt == "-" else as_utf8(prompt)
     own = grammar_from_file(grammar) if grammar else None
     columns = tuple(parse_column(name, own) for name in column)
-    sampling = Sampling(temperature, top_k, top_p, seed)
     request = Request(
-        text, max_new_tokens, sampling, not raw, tuple(map(as_utf8, stop)), context, top=top
+        text,
+        max_new_tokens,
+        choosing.sampling,
+        not raw,
+        tuple(map(as_utf8, stop)),
+        context,
+        top=top,
+        ignore_eos=ignore_eos,
     )
     entered = Race(
         request, columns, target.spec, save_cache=save_cache, restore_cache=restore_cache

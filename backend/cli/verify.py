@@ -32,7 +32,7 @@ def verify(
         int, typer.Option(help="The case to begin with, to go on with a run that ended.", min=1)
     ] = 1,
 ) -> None:
-    from backend.bench.verify import TARGETS, cases
+    from backend.bench.verify import PENALIZED, TARGETS, cases
     from backend.bench.verify import verify as run_cases
 
     promised = [
@@ -42,7 +42,10 @@ def verify(
     ]
     others = set(engine) - {target.engine for target in promised}
     targets = (*promised, *(ModelSpec(model, name, device=device) for name in sorted(others)))
-    chosen = cases(targets, PROMPTS[:prompts])
+    chosen = (
+        *cases(targets, PROMPTS[:prompts]),
+        *cases(targets, PROMPTS[:1], PENALIZED, ignore_eos=True),
+    )
     unequal = 0
     if not (left := chosen[first - 1 :]):
         raise DerbyError(f"There are {len(chosen)} cases: choose one of them, and not {first}.")
@@ -53,7 +56,7 @@ def verify(
         out.print(
             f"{number}/{len(chosen)} {case.target.engine} {case.target.precision} "
             f"{case.prompt.category} "
-            f"T={case.temperature} seed={case.seed}: {verdict}, {result.tokens} tokens",
+            f"{case.sampling} seed={case.sampling.seed}: {verdict}, {result.tokens} tokens",
             highlight=False,
         )
         for name, sentence in result.verdicts:

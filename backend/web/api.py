@@ -41,8 +41,13 @@ class RaceCall(Untrusted):
     temperature: float = Field(0.0, description="0: always the most likely token.")
     top_p: float = Field(1.0, description="1: off.")
     top_k: Whole = Field(0, description="0: off.")
+    min_p: float = Field(0.0, description="0: off.")
+    repetition_penalty: float = Field(1.0, description="1: off; more repeats less.")
     seed: Whole = Field(0, description="The same seed gives the same text.")
     stop: list[str] = Field([], description="Strings at which a text ends.")
+    ignore_eos: bool = Field(
+        default=False, description="Whether a text goes on where the model would end it."
+    )
     chat: bool = Field(default=True, description="Whether to use the model's chat template.")
     model: str = Field("", description="One of the page's models; empty: the first.")
     engine: str = Field("", description="The engine; empty: the page's first.")

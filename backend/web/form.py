@@ -42,10 +42,13 @@ class Form(Untrusted):
     temperature: float = Field(title="temperature")
     top_k: Whole = Field(title="top-k")
     top_p: float = Field(title="top-p")
+    min_p: float = Field(title="min-p")
+    repetition_penalty: float = Field(title="repetition penalty")
     seed: Whole = Field(title="seed")
     stop: Annotated[str, _Text, Len(0, MAX_STOPS * (MAX_STOP + 1))] = Field(
         "", title="The stop strings"
     )
+    ignore_eos: bool = Field(title="fixed length")
     chat: bool = Field(title="chat template")
     context: Whole = Field(title="context limit")
     heal: bool = Field(title="token healing")
@@ -80,12 +83,20 @@ def read_race(values: Values, offer: Offer) -> Race:
     request = Request(
         prompt=form.prompt,
         max_new_tokens=read_tokens(form.max_new_tokens, offer),
-        sampling=Sampling(form.temperature, form.top_k, form.top_p, form.seed),
+        sampling=Sampling(
+            form.temperature,
+            form.top_k,
+            form.top_p,
+            form.seed,
+            form.min_p,
+            form.repetition_penalty,
+        ),
         chat=form.chat,
         stop=_stops(form.stop),
         context=form.context,
         heal=form.heal,
         top=form.top,
+        ignore_eos=form.ignore_eos,
     )
     return Race(request, lineup.race(offer, target, own), target)
 

@@ -36,8 +36,11 @@ class Settings(BaseModel):
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
     seed: int = 0
     stop: list[str] = []
+    ignore_eos: bool = False
     chat: bool = True
     context: int = 0
     heal: bool = True
@@ -62,8 +65,11 @@ def settings_of(request: Request, columns: Sequence[Column], target: ModelSpec) 
         temperature=sampling.temperature,
         top_k=sampling.top_k,
         top_p=sampling.top_p,
+        min_p=sampling.min_p,
+        repetition_penalty=sampling.repetition_penalty,
         seed=sampling.seed,
         stop=list(request.stop),
+        ignore_eos=request.ignore_eos,
         chat=request.chat,
         context=request.context,
         heal=request.heal,

@@ -4,7 +4,7 @@ import pytest
 from races import run_solo
 
 from backend.bench.prompts import PROMPTS, Prompt
-from backend.bench.verify import cases, runs_on, verified_columns, verify
+from backend.bench.verify import PENALIZED, cases, runs_on, verified_columns, verify
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.scoreboard import Scoreboard
@@ -18,6 +18,7 @@ OPENVINO, CODES, TORCH = ModelSpec(), ModelSpec(precision="int4-exact"), ModelSp
 DRAFTING = ("speculative", "speculative:draft=int4,k=3", "speculative:promise=distribution")
 FAMILIES = tuple(map(parse_column, ("kv", "stateless:limit=6", *DRAFTING, "lookahead", "lookup")))
 ALL = verified_columns()
+COLD, WARM = Sampling(), Sampling(0.9)
 
 
 @pytest.fixture(scope="module")
@@ -26,28 +27,31 @@ def models() -> LoadedModels:
 
 
 @pytest.mark.parametrize(
-    ("target", "prompts", "temperatures", "tokens", "columns"),
+    ("target", "prompts", "samplings", "tokens", "columns"),
     [
-        (OPENVINO, PROMPTS[1:2], (0.9,), 16, FAMILIES),
-        (OPENVINO, PROMPTS[2:3], (0.0,), 16, FAMILIES),
-        (TORCH, PROMPTS[1:2], (0.9,), 14, FAMILIES),
-        pytest.param(OPENVINO, PROMPTS[1:3], (0.0, 0.9), 48, ALL, marks=pytest.mark.thorough),
-        pytest.param(CODES, PROMPTS[1:2], (0.0, 0.9), 32, ALL, marks=pytest.mark.thorough),
-        pytest.param(TORCH, PROMPTS[1:2], (0.0, 0.9), 32, ALL, marks=pytest.mark.thorough),
+        (OPENVINO, PROMPTS[1:2], (WARM,), 16, FAMILIES),
+        (OPENVINO, PROMPTS[2:3], (COLD,), 16, FAMILIES),
+        (OPENVINO, PROMPTS[1:2], PENALIZED[1:], 16, FAMILIES),
+        (TORCH, PROMPTS[1:2], (WARM,), 14, FAMILIES),
+        pytest.param(OPENVINO, PROMPTS[:1], PENALIZED, 48, ALL, marks=pytest.mark.thorough),
+        pytest.param(OPENVINO, PROMPTS[1:3], (COLD, WARM), 48, ALL, marks=pytest.mark.thorough),
+        pytest.param(CODES, PROMPTS[1:2], (COLD, WARM), 32, ALL, marks=pytest.mark.thorough),
+        pytest.param(TORCH, PROMPTS[1:2], (COLD, WARM), 32, ALL, marks=pytest.mark.thorough),
     ],
 )
 def test_every_lossless_column_writes_what_kv_reuse_writes(
     models: LoadedModels,
     target: ModelSpec,
     prompts: tuple[Prompt, ...],
-    temperatures: tuple[float, ...],
+    samplings: tuple[Sampling, ...],
     tokens: int,
     columns: tuple[Column, ...],
 ) -> None:
     columns = tuple(column for column in columns if runs_on(column, target))
-    for result in verify(cases((target,), prompts, temperatures), models, tokens, columns):
+    chosen = cases((target,), prompts, samplings, ignore_eos=samplings[-1] in PENALIZED)
+    for result in verify(chosen, models, tokens, columns):
         assert result.equal, (result.case, result.verdicts)
-        temperature = result.case.temperature
+        temperature = result.case.sampling.temperature
         keeping = [column for column in columns if column.keeps_text(temperature)]
         assert len(result.verdicts) == len(keeping)
         assert (len(keeping) == len(columns)) == (temperature == 0)
