@@ -30,7 +30,6 @@ from experiments.experiment import Experiment, Setup
 from experiments.first_token import FIRST_TOKEN
 from experiments.gpu import gpu
 from experiments.peers import PEERS_EXPERIMENT
-from experiments.specbench import specbench
 from experiments.training.train import train
 
 EXPERIMENTS = (PEERS_EXPERIMENT, COVERAGE, FIRST_TOKEN)
@@ -73,9 +72,6 @@ for each in EXPERIMENTS:
     app.command(each.name, help=each.help)(command(each))
 app.command("gpu")(gpu)
 app.command("train")(train)
-app.command("specbench", help="Every method by category, as Spec-Bench's tables have it.")(
-    unbundled(specbench)
-)
 
 
 def main() -> None:

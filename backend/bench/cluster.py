@@ -7,13 +7,14 @@ An actor whose machine is lost is not asked again; its job runs elsewhere.
 import importlib.util
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from backend.bench.plan import Plan
 from backend.bench.rows import Row, left_of, row_of
-from backend.bench.runner import Say, raced
+from backend.bench.runner import Say, boards_of, raced
 from backend.errors import DerbyError
 
 #: What the machines need of this program; the packages are installed there.
@@ -35,11 +36,11 @@ class Runner:
 
     def row(self, number: int) -> Row:
         """A job's row. The first race on a machine is slower, and so runs twice."""
-        job = self._plan.jobs[number]
+        job, race = self._plan.jobs[number], partial(raced, models=self._models)
         if not self._warm:
-            raced(job.race, self._models)
+            race(job.race)
             self._warm = True
-        return row_of(self._plan, job, raced(job.race, self._models), machine=self._machine)
+        return row_of(self._plan, job, boards_of(job, race), machine=self._machine)
 
 
 def run_on_cluster(address: str, plan: Plan, done: Sequence[Row], say: Say) -> Iterator[Row]:

@@ -9,6 +9,7 @@ from itertools import product
 from backend.bench.prompts import Prompt
 from backend.racing.race import Race
 from backend.records.place import this_machine, versions
+from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import Column, parse_column
 from backend.strategies.registry import BASELINE
 from backend.types import ModelSpec, Request
@@ -17,7 +18,8 @@ from backend.types import ModelSpec, Request
 @dataclass(frozen=True, slots=True)
 class Job:
     """One prompt on one model. `number` is its place in the plan and `place` the prompt's among the
-    prompts, from 0; `prompt` is the same number for the same text.
+    prompts, from 0; `prompt` is the same number for the same text. `race` is that of the first
+    turn, `later` what the user says in the others.
     """
 
     number: int
@@ -25,6 +27,24 @@ class Job:
     category: str
     place: int
     prompt: int
+    later: tuple[str, ...] = ()
+
+    def next_race(self, boards: Sequence[Scoreboard]) -> Race | None:
+        """The race of the turn behind those that came to these boards; None: that was the last.
+
+        Every column gets the same prompt: the chat so far, with what KV reuse answered. Each reads
+        it anew. Without a chat template, or an answer of KV reuse, there is no second turn.
+        """
+        if not boards:
+            return self.race
+        request, last = self.race.request, boards[-1]
+        raw = not request.chat or (last.conditions is not None and last.conditions.raw)
+        if raw or len(boards) > len(self.later) or last.scores[0].state != "done":
+            return None
+        *earlier, prompt = (request.prompt, *self.later)[: len(boards) + 1]
+        answers = [board.scores[0].text for board in boards]
+        chat = tuple(zip(earlier, answers, strict=True))
+        return replace(self.race, request=replace(request, prompt=prompt, earlier=chat))
 
 
 @dataclass(frozen=True)
@@ -49,7 +69,7 @@ class Plan:
         """In each, the columns run alone, one after another. Who begins rotates, so that no column
         gains from its place.
         """
-        numbers: dict[str, int] = {}
+        numbers: dict[tuple[str, ...], int] = {}
         every = product(self.targets, enumerate(self.prompts))
         return tuple(
             Job(
@@ -63,7 +83,8 @@ class Plan:
                 ),
                 prompt.category,
                 place,
-                numbers.setdefault(prompt.text, len(numbers)),
+                numbers.setdefault((prompt.text, *prompt.later), len(numbers)),
+                prompt.later,
             )
             for number, (target, (place, prompt)) in enumerate(every)
         )
@@ -78,7 +99,8 @@ class Plan:
 
     def __str__(self) -> str:
         """What the results hold for but the models, in a few words."""
-        return f"{self.request.max_new_tokens} new tokens, {self.request.sampling}"
+        length = f"{'exactly ' * self.request.ignore_eos}{self.request.max_new_tokens} new tokens"
+        return f"{length}, {self.request.sampling}"
 
 
 def with_baseline(columns: Sequence[Column]) -> tuple[Column, ...]:

@@ -1,11 +1,13 @@
-"""Prompts to measure with: a few of our own, or a file in Spec-Bench's format."""
+"""Prompts to measure with: a few of our own, or the questions of Spec-Bench (arXiv 2401.07851),
+SPEED-Bench (arXiv 2604.09557) or a file like theirs.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from annotated_types import Len
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from backend.errors import DerbyError
 from backend.untrusted import UntrustedError, read_json
@@ -13,22 +15,44 @@ from backend.untrusted import UntrustedError, read_json
 #: Prompts that one run may be asked for.
 MOST_PROMPTS = 1_000_000
 
+#: Turns of a question, and JSON values of its line.
+MOST_TURNS, MOST_VALUES = 100, 10_000
 
-#: JSON values of a question.
-MOST_TURNS = 10_000
+#: What Spec-Bench's tables call "multi-turn": MT-bench's categories. SPEED-Bench has some of the
+#: same names for categories of its own; its questions' ids are text.
+MT_BENCH = frozenset(
+    ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
+)
+
+#: What SPEED-Bench as it is published has in place of texts that belong to others.
+PLACEHOLDER = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE"
+
+Said = Annotated[str, Field(pattern=r"\S")]
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
+    """What a user says first, and what in the `later` turns of the same chat."""
+
     category: str
     text: str
+    later: tuple[str, ...] = ()
+
+
+class _Message(BaseModel):
+    """What the user says in a turn, as SPEED-Bench's own preparation writes it."""
+
+    role: Literal["user"]
+    content: Said
 
 
 class _Question(BaseModel):
-    """A line of Spec-Bench's file, as far as it is used."""
+    """A line of either file, as far as it is used."""
 
     category: str
-    turns: Annotated[list[str], Len(1)]
+    question_id: int | str = ""
+    turns: Annotated[list[Said], Len(0, MOST_TURNS)] = []
+    messages: Annotated[list[_Message], Len(0, MOST_TURNS)] = []
 
 
 PROMPTS = (
@@ -47,12 +71,18 @@ PROMPTS = (
 
 
 def read_prompts(path: Path) -> tuple[Prompt, ...]:
-    """The first turn of every question in a JSON Lines file with `category` and `turns`.
+    """The questions of a JSON Lines file with `category` and `turns`, or `messages` of a user.
 
     Raises DerbyError naming the line that is not of that form.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        data = path.read_bytes()
+        if data.startswith(b"PAR1"):
+            raise DerbyError(
+                f"{path} is a Parquet file: make JSON Lines of it with pandas.read_parquet(FILE)"
+                '.to_json(NEW, orient="records", lines=True), and name those.'
+            )
+        text = data.decode()
     except (OSError, UnicodeDecodeError) as error:
         raise DerbyError(f"Cannot read prompts from {path}: {error}.") from error
     return questions_in(text, str(path))
@@ -60,23 +90,33 @@ def read_prompts(path: Path) -> tuple[Prompt, ...]:
 
 def questions_in(text: str, where: str) -> tuple[Prompt, ...]:
     """The same of a text, which is called `where` in errors."""
-    prompts: list[Prompt] = []
-    for number, line in enumerate(text.split("\n"), 1):
-        if line.strip():
-            found = _question(line, f"{where}, line {number}")
-            prompts.append(Prompt(found.category, found.turns[0]))
+    lines = enumerate(text.split("\n"), 1)
+    prompts = [_question(line, f"{where}, line {n}") for n, line in lines if line.strip()]
     if not prompts:
         raise DerbyError(f"{where} has no questions.")
     return tuple(prompts)
 
 
-def _question(line: str, where: str) -> "_Question":
+def _question(line: str, where: str) -> Prompt:
     try:
-        return read_json(_Question, line.encode(errors="surrogatepass"), "it", MOST_TURNS)
+        found: _Question = read_json(
+            _Question, line.encode(errors="surrogatepass"), "it", MOST_VALUES
+        )
     except UntrustedError as error:
         raise DerbyError(
             f"{where} is not a question with a category and turns: {error.clause}."
         ) from error
+    turns = found.turns or [message.content for message in found.messages]
+    if not turns:
+        raise DerbyError(f"{where} is not a question with a category and turns: it has none.")
+    if turns[0].startswith(PLACEHOLDER):
+        raise DerbyError(
+            f"{where} is a placeholder: SPEED-Bench's prepare.py fetches the texts of others, so "
+            "run it and name the file that it writes."
+        )
+    first, *later = turns
+    merged = isinstance(found.question_id, int) and found.category in MT_BENCH
+    return Prompt("multi-turn" if merged else found.category, first, tuple(later))
 
 
 def prompts_in(text: str, where: str) -> tuple[Prompt, ...]:

@@ -5,6 +5,7 @@ that come back from a file or a browser are untrusted.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +13,7 @@ from annotated_types import Len
 from pydantic import BaseModel, ConfigDict, Field
 
 from backend.bench.plan import Job, Plan
+from backend.bench.prompts import MOST_TURNS
 from backend.errors import DerbyError
 from backend.results.figures import figure
 from backend.results.metrics import Score
@@ -19,9 +21,9 @@ from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import Column
 from backend.untrusted import UntrustedError, read_json
 
-#: Bytes and JSON values of the longest row: twelve columns, each of which may have failed with a
-#: long sentence.
-LONGEST, MOST_VALUES = 200_000, 10_000
+#: Bytes and JSON values of the longest row: some turns of twelve columns, each of which may have
+#: failed with a long sentence.
+LONGEST, MOST_VALUES = 1_000_000, 50_000
 
 Count = Annotated[int, Field(ge=0, le=1_000_000)]
 Positions = tuple[tuple[Count, Count], ...]
@@ -66,15 +68,17 @@ Reason = Annotated[str, Field(max_length=2_000)]
 
 class Row(_Read):
     """One job. `of` is the plan's identity, `machine` a cluster's name of where it ran; `raw`: the
-    prompt was sent as it is, because the model has no chat template; `columns` are in the plan's
-    order.
+    prompt was sent as it is, because the model has no chat template; `turns`: in each turn of the
+    chat, the columns in the plan's order.
     """
 
     of: str
     job: Count
     machine: Annotated[str, Field(max_length=200)] = ""
     raw: bool = False
-    columns: Annotated[tuple[Figures | Reason, ...], Len(1, 12)]
+    turns: Annotated[
+        tuple[Annotated[tuple[Figures | Reason, ...], Len(1, 12)], ...], Len(1, MOST_TURNS)
+    ]
 
     @property
     def line(self) -> str:
@@ -84,24 +88,27 @@ class Row(_Read):
 def row_of(
     plan: Plan,
     job: Job,
-    board: Scoreboard,
+    boards: Sequence[Scoreboard],
     public: Callable[[str], str] = str,
     machine: str = "",
 ) -> Row:
-    """What a job's race came to; `public` is how sentences name models."""
-    base = board.scores[0]
-    columns = tuple(
-        figures_of(column, base, score)
-        if base.steps and score.steps and not (base.message or score.message)
-        else public(score.message)[:2_000]
-        for column, score in zip(board.columns, board.scores, strict=True)
-    )
+    """What the races of a job's turns came to; `public` is how sentences name models."""
     return Row(
         of=plan.identity,
         job=job.number,
         machine=machine[:200],
-        raw=board.conditions is not None and board.conditions.raw,
-        columns=columns,
+        raw=any(board.conditions is not None and board.conditions.raw for board in boards),
+        turns=tuple(_turn(board, public) for board in boards),
+    )
+
+
+def _turn(board: Scoreboard, public: Callable[[str], str]) -> tuple[Figures | Reason, ...]:
+    base = board.scores[0]
+    return tuple(
+        figures_of(column, base, score)
+        if base.steps and score.steps and not (base.message or score.message)
+        else public(score.message)[:2_000]
+        for column, score in zip(board.columns, board.scores, strict=True)
     )
 
 
@@ -161,7 +168,7 @@ def rows_in(text: str, plan: Plan) -> list[Row]:
             raise DerbyError(clause) from error
         if row.of != plan.identity:
             raise OtherPlanError(f"line {number} belongs to another benchmark")
-        if row.job >= len(plan.jobs) or len(row.columns) != len(plan.columns):
+        if row.job >= len(plan.jobs) or {*map(len, row.turns)} != {len(plan.columns)}:
             raise DerbyError(f"line {number} names a prompt or a column that does not exist")
         rows[row.job] = row
     return list(rows.values())
@@ -213,7 +220,8 @@ def left_of(plan: Plan, rows: Sequence[Row]) -> list[Job]:
     """The jobs that no row tells of yet, and those of which a column failed: what it lacked may be
     there by now.
     """
-    done = {
-        row.job for row in rows if not any(isinstance(each, str) and each for each in row.columns)
+    failed = {
+        row.job for row in rows for each in chain(*row.turns) if isinstance(each, str) and each
     }
+    done = {row.job for row in rows} - failed
     return [job for job in plan.jobs if job.number not in done]

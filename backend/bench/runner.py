@@ -30,14 +30,24 @@ def run(
     """The rows that `done` lacks; `race` runs one race."""
     raw = False
     for job, counts in warmed(left_of(plan, done)):
-        progress = f"run {job.number + 1} of {len(plan.jobs)} ({job.category})"
-        say(progress if counts else "warming up")
-        row = row_of(plan, job, race(job.race))
+        if not counts:
+            say("warming up")
+            race(job.race)
+            continue
+        say(f"run {job.number + 1} of {len(plan.jobs)} ({job.category})")
+        row = row_of(plan, job, boards_of(job, race))
         if row.raw and not raw:
             raw = True
             say(RAW)
-        if counts:
-            yield row
+        yield row
+
+
+def boards_of(job: Job, race: Callable[[Race], Scoreboard]) -> list[Scoreboard]:
+    """The board of each turn of a job."""
+    boards: list[Scoreboard] = []
+    while (turn := job.next_race(boards)) is not None:
+        boards.append(race(turn))
+    return boards
 
 
 def raced(race: Race, models: LoadedModels, say: Say = lambda _: None) -> Scoreboard:

@@ -21,7 +21,7 @@ ALL = "all"
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One column's figures on one prompt, the one of that number."""
+    """One column's figures in a turn of one prompt, the one of that number."""
 
     column: str
     category: str
@@ -82,7 +82,8 @@ def measured(plan: Plan, rows: Iterable[Row]) -> list[Measured]:
         Measured(column.label, job.category, job.prompt, found, str(job.race.target), row.machine)
         for row in sorted(rows, key=lambda row: row.job)
         for job in [plan.jobs[row.job]]
-        for column, found in zip(plan.columns, row.columns, strict=True)
+        for turn in row.turns
+        for column, found in zip(plan.columns, turn, strict=True)
         if isinstance(found, Figures)
     ]
 
@@ -92,7 +93,8 @@ def failures(plan: Plan, rows: Iterable[Row]) -> list[str]:
     return [
         f"{column.label}, prompt {plan.jobs[row.job].place + 1}: {found}"
         for row in sorted(rows, key=lambda row: row.job)
-        for column, found in zip(plan.columns, row.columns, strict=True)
+        for turn in row.turns
+        for column, found in zip(plan.columns, turn, strict=True)
         if isinstance(found, str) and found
     ]
 
@@ -118,8 +120,8 @@ def results(found: Iterable[Measured]) -> list[ColumnResult]:
 
 
 def _result(found: Sequence[Measured], category: str, machine: str) -> ColumnResult:
-    """One column's medians. A prompt may come more than once; those answered by a single step say
-    nothing of speed.
+    """One column's medians over all turns, whose intervals count a prompt once. A prompt may come
+    more than once; those answered by a single step say nothing of speed.
     """
     figures = [each.figures for each in found]
     fast = [each for each in found if each.figures.speedup]

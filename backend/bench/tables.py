@@ -5,6 +5,7 @@ from typing import Any, get_type_hints
 
 from rich.table import Table
 
+from backend.bench.summary import ALL, ColumnResult
 from backend.results.figures import DASH, NONE, Figure
 
 #: Fields that are words; figures stand at the right.
@@ -22,7 +23,7 @@ WORDS = (
 )
 
 #: Fields that are left out where all hold this.
-USUAL = {"clock": "own", "machine": "all", "agreement": 1.0}
+USUAL = {"clock": "own", "category": "all", "machine": "all", "agreement": 1.0}
 
 
 def results_table(title: str, results: Sequence[Any]) -> Table:
@@ -46,6 +47,39 @@ def results_table(title: str, results: Sequence[Any]) -> Table:
     for cell in zip(*(column for _, _, *column in shown), strict=True):
         table.add_row(*cell)
     return table
+
+
+def by_category(found: Sequence[ColumnResult]) -> str:
+    """One model's results in Markdown, as Spec-Bench and SPEED-Bench print theirs: a line a column,
+    a cell a category. A cell has the speed-up over KV reuse with its 95 % interval, tokens per
+    pass, and the accepted share of the guesses.
+    """
+    found = [each for each in found if each.machine == ALL]
+    prompts = {each.category: each.prompts for each in found}
+    own = {(each.column, each.category): _cell(each) for each in found}
+    lines = [["column", *(f"{name} ({count})" for name, count in prompts.items()), "text equal"]]
+    lines += [
+        [
+            each.column,
+            *(own.get((each.column, name), NONE) for name in prompts),
+            f"{each.equal} of {each.prompts}",
+        ]
+        for each in found
+        if each.category == ALL
+    ]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    lines.insert(1, ["-" * width for width in widths])
+    padded = (map(str.ljust, line, widths) for line in lines)
+    return "\n".join(f"| {' | '.join(line)} |" for line in padded)
+
+
+def _cell(result: ColumnResult) -> str:
+    """What is known of the speed-up, tokens per pass and acceptance."""
+    speedup, tokens, accepted = result.speedup, result.tokens_per_forward, result.acceptance
+    interval = " ({:.2f}-{:.2f})".format(*result.interval) if result.interval else ""
+    known = [f"{speedup:.2f}{interval}"] if speedup else [NONE]
+    known += [f"{tokens:.2f}"] if tokens else []
+    return ", ".join([*known, *([] if accepted is None else [f"{accepted:.0%}"])])
 
 
 def unshown(results: Sequence[Any]) -> set[str]:

@@ -13,8 +13,8 @@ from backend.bench.plan import Plan
 from backend.bench.quiet import wait_for_quiet
 from backend.bench.rows import RowFile, left_of
 from backend.bench.runner import raced, run
-from backend.bench.summary import failures, measured, results
-from backend.bench.tables import results_table
+from backend.bench.summary import ALL, failures, measured, results
+from backend.bench.tables import by_category, results_table
 from backend.cli.console import out, say
 from backend.cli.options import (
     AsJson,
@@ -48,6 +48,9 @@ def bench(
     ] = [],  # noqa: B006 (typer copies it)
     max_new_tokens: MaxNewTokens = 128,
     raw: Raw = False,
+    fixed_length: Annotated[
+        bool, typer.Option("--fixed-length", help="Every answer has --max-new-tokens tokens.")
+    ] = False,
     wait: Wait = 30,
     cluster: Annotated[
         str,
@@ -67,7 +70,7 @@ def bench(
     plan = Plan(
         [*prompts.read()] * repeats,
         parsed(column),
-        Request("-", max_new_tokens, choosing.sampling, not raw),
+        Request("-", max_new_tokens, choosing.sampling, not raw, ignore_eos=fixed_length),
         tuple(replace(target, model=name).spec for name in (target.model, *also_model)),
         anywhere=bool(cluster),
     )
@@ -80,7 +83,10 @@ def bench(
     found = results(measured(plan, kept.rows))
     for name in dict.fromkeys(result.model for result in found if not as_json):
         own = [result for result in found if result.model == name]
-        out.print(results_table(f"bench: {name}, {plan}", own))
+        whole = [result for result in own if result.category == ALL]
+        out.print(results_table(f"bench: {name}, {plan}", whole))
+        if len({result.category for result in own}) > 1:
+            print(f"{by_category(own)}\n")
     print(json.dumps([asdict(result) for result in found]))
     if failed := failures(plan, kept.rows):
         raise DerbyError("\n".join(failed))

@@ -101,7 +101,8 @@ class PromptSet:
     prompts: Annotated[
         Path | None,
         typer.Option(
-            help="A JSON Lines file with category and turns. Default: six built-in prompts."
+            help="Spec-Bench's or SPEED-Bench's questions, or a JSON Lines file like theirs. "
+            "Default: six built-in prompts."
         ),
     ] = None
     limit: Limit = 0

@@ -153,16 +153,17 @@ class Benchmarks:
         took = 0.0
         with self._visitors.series(visitor) as stopped:
             for job, counts in warmed(left_of(plan, rows)):
-                phase = "running" if counts else "warming up"
-                prompt, begun = job.race.request.prompt, time.monotonic()
-                yield Standing(plan, tuple(rows), phase, prompt, took)
-                board = None if stopped() else await self._visitors.measure(visitor, job.race)
-                if board is None or any(score.state == "stopped" for score in board.scores):
-                    yield Standing(plan, tuple(rows), "stopped")
-                    return
+                phase, boards, begun = "running" if counts else "warming up", [], time.monotonic()
+                while (counts or not boards) and (race := job.next_race(boards)) is not None:
+                    yield Standing(plan, tuple(rows), phase, race.request.prompt, took)
+                    board = None if stopped() else await self._visitors.measure(visitor, race)
+                    if board is None or any(score.state == "stopped" for score in board.scores):
+                        yield Standing(plan, tuple(rows), "stopped")
+                        return
+                    boards.append(board)
                 took = time.monotonic() - begun
                 if counts:
-                    rows = with_row(rows, row_of(plan, job, board, self._offer.public))
+                    rows = with_row(rows, row_of(plan, job, boards, self._offer.public))
         yield Standing(plan, tuple(rows), "ended")
 
     def _plan(self, values: Values, prompts: Any, repeats: Any) -> Plan:
@@ -181,10 +182,11 @@ def _read_prompts(text: Any, repeats: Any, offer: Offer) -> tuple[Prompt, ...]:
     chosen = prompts_in(text, "The prompt set") if text.strip() else PROMPTS
     if not most:
         raise DerbyError("This page runs no benchmarks: the command line's `bench` does.")
-    if len(chosen) * times > most:
+    turns = sum(1 + len(prompt.later) for prompt in chosen)
+    if turns * times > most:
         often = "once" if times == 1 else f"{times:,} times"
         raise DerbyError(
-            f"{counted(len(chosen), 'prompt')}, {often} each, are more than the {most:,} runs that "
+            f"{counted(turns, 'prompt')}, {often} each, are more than the {most:,} runs that "
             "a benchmark may have here: choose fewer."
         )
     return chosen * times
