@@ -141,7 +141,7 @@ def test_a_prompt_of_which_a_column_failed_is_measured_again(tmp_path: Path) -> 
 
 
 def replace_columns(row: Row, last: str) -> Row:
-    return row.model_copy(update={"columns": (*row.columns[:-1], last)})
+    return row.model_copy(update={"turns": ((*row.turns[0][:-1], last),)})
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +153,7 @@ def test_rows_come_back_as_they_were(rows: list[Row]) -> None:
     text = "".join(row.line for row in rows)
     assert rows_in(text, plan("lookup")) == rows
     for line in text.splitlines():
-        assert set(json.loads(line)) == {"of", "job", "machine", "raw", "columns"}
+        assert set(json.loads(line)) == {"of", "job", "machine", "raw", "turns"}
     with pytest.raises(OtherPlanError):
         rows_in(text, plan("stateless"))
 
@@ -169,7 +169,7 @@ def test_a_row_that_was_changed_is_refused_or_still_a_row(
 ) -> None:
     """Rows come back from browsers: whatever is in them, nothing is said of what is not there."""
     given, row = plan("lookup"), json.loads(rows[1].line)
-    place = data.draw(st.sampled_from([row, row["columns"][1]]))
+    place = data.draw(st.sampled_from([row, row["turns"][0][1]]))
     place[data.draw(st.sampled_from(sorted(place)))] = data.draw(WRONG)
     try:
         found = rows_in(json.dumps(row), given)
@@ -182,11 +182,11 @@ def test_a_failed_column_is_named_and_the_others_are_measured() -> None:
     given = plan("lookup", "stateless", prompts=1)
     board = raced(given.jobs[0].race, LoadedModels())
     board.add(Failed(1, "The device is gone."))
-    found = [row_of(given, given.jobs[0], board)]
+    found = [row_of(given, given.jobs[0], [board])]
     assert [each.column for each in measured(given, found)] == ["KV reuse", "Stateless"]
     assert failures(given, found) == ["Prompt lookup, prompt 1: The device is gone."]
     board.add(Failed(0, "Gone too."))
-    found = [row_of(given, given.jobs[0], board)]
+    found = [row_of(given, given.jobs[0], [board])]
     assert measured(given, found) == [], "there is nothing to compare with"
     assert len(failures(given, found)) == 2
 

@@ -1,6 +1,7 @@
 """A benchmark on Ray nodes: every prompt counts once, also if a machine dies while it runs."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib import import_module
 
 import psutil
@@ -20,7 +21,7 @@ pytestmark = [
 ]
 
 PLAN = Plan(
-    PROMPTS[:6],
+    (replace(PROMPTS[0], later=("And on two machines?",)), *PROMPTS[1:6]),
     (parse_column("lookup:k=3"),),
     Request("-", 24),
     (ModelSpec("fake", "fake"),),
@@ -48,7 +49,9 @@ def test_every_prompt_counts_once(address: str) -> None:
     rows = list(run_on_cluster(address, PLAN, [], print))
     assert sorted(row.job for row in rows) == list(range(6))
     assert len({row.machine for row in rows}) == 2
-    assert all(not isinstance(column, str) and column.equal for r in rows for column in r.columns)
+    for row in rows:
+        assert [len(turn) for turn in row.turns] == [2] * (2 if row.job == 0 else 1)
+        assert all(not isinstance(each, str) and each.equal for turn in row.turns for each in turn)
 
 
 def test_what_is_measured_already_is_left_out(address: str) -> None:
