@@ -324,7 +324,7 @@ class Served:
     """
 
     column: Index
-    clock: Literal["server", "network"]
+    clock: Literal["own", "server", "network"]
     round_trip: Seconds
     prompt_tokens: Count = 0
     tokens: Count = 0

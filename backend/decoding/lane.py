@@ -15,16 +15,16 @@ from backend.types import Request
 class Lane:
     """One column's run: its events, and the clock that they advance.
 
-    A lane that `shares` the device does its work inside `next(events)`, when the scheduler gives it
-    the turn; once the race is stopped it computes nothing more and ends. One that does not (a
-    remote server, a recording) is polled: its events must come without waiting, None where there is
-    none yet. One that is not `ready` loads its model on its first turn, while no clock runs.
+    It does its work inside `next(events)`, when the scheduler gives it the turn; once the race is
+    stopped it computes nothing more and ends. One that cannot be held runs `alone`, before or after
+    the others, on a clock of its own: None is where no event has come for a moment. One that is not
+    `ready` loads its model on its first turn, while no clock runs.
     """
 
     column: int
     events: Iterator[Event | None]
-    clock: Clock = field(default_factory=Clock)  # of a lane that shares nothing it never runs
-    shares: bool = True
+    clock: Clock = field(default_factory=Clock)
+    alone: bool = False
     ready: bool = True
     wrote: bool = False  # a token at least
 
@@ -59,7 +59,7 @@ def polled(
     try:
         while True:
             try:
-                event = queue.get_nowait()
+                event = queue.get(timeout=0.05)
             except Empty:
                 yield None
                 continue

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from backend.engines.base import Engine
 from backend.errors import DerbyError
 from backend.types import Capabilities, ModelSpec
 
@@ -18,10 +18,11 @@ class EngineDeclaration:
     """An engine, declared in its own module; heavy libraries load only within the functions.
 
     `precisions`: the first is the default. `devices()` lists what this machine offers, the
-    default first; `device_help` says it without looking. `open(spec, say)` loads a model and tells
-    `say`, in sentences, what takes long; `loads_at_once` if nothing does. `estimate_bytes(spec,
-    say)` is what its weights will take in memory, known before they are loaded, and `peak_bytes`
-    what opening takes on the way (None: no more); all raise DerbyError for what cannot be had.
+    default first; `device_help` says it without looking. `open(spec, say)` loads a model, an Engine
+    or a library's, and tells `say`, in sentences, what takes long; `loads_at_once` if nothing does.
+    `estimate_bytes(spec, say)` is what its weights will take in memory, known before they are
+    loaded, and `peak_bytes` what opening takes on the way (None: no more); all raise DerbyError for
+    what cannot be had.
 
     `models` are the names of models that the engine brings itself; (): it takes any that
     models/files.py knows; `folders`: as the Hugging Face folders that are made there.
@@ -37,7 +38,7 @@ class EngineDeclaration:
     precisions: tuple[str, ...]
     devices: Callable[[], tuple[str, ...]]
     device_help: str
-    open: Callable[[ModelSpec, Say], Engine]
+    open: Callable[[ModelSpec, Say], Any]
     estimate_bytes: Callable[[ModelSpec, Say], int]
     peak_bytes: Callable[[ModelSpec, Say], int] | None = None
     models: tuple[str, ...] = ()

@@ -27,6 +27,8 @@ from backend.events import (
 )
 from backend.grammar.check import StoppedError, judge_apart
 from backend.grammar.grammars import GrammarCompiler
+from backend.libraries.lane import library_events
+from backend.libraries.library import Library, LibraryModel
 from backend.programs.parser import Program, is_program, parse_program
 from backend.programs.runner import hottest, run_program, slot_grammars
 from backend.racing.cache_file import read_cache, require_cache, restore, save_cache
@@ -58,10 +60,12 @@ class ColumnRun:
 
         The scheduler asks `stopped()` between two events; the lane asks before every pass.
         """
-        factory = self.column.strategy.lane
+        strategy = self.column.strategy
         try:
-            if factory is not None:
-                return self._other_lane(factory)
+            if strategy.lane is not None:
+                return self._other_lane(strategy.lane)
+            if strategy.library is not None:
+                return self._library_lane(strategy.library, loading, stopped)
             target = loading.engine(self.column.target(self.default))
         except Exception as error:
             return Lane(self.index, _failing(error))
@@ -73,6 +77,26 @@ class ColumnRun:
         if is_program(self.request.prompt):
             raise DerbyError(f"{self.column.title} cannot run programs: remove it.")
         return factory(self.index, self.request, self.column.settings())
+
+    def _library_lane(
+        self, library: Library, loading: Loading, stopped: Callable[[], bool]
+    ) -> Lane:
+        if is_program(self.request.prompt):
+            raise DerbyError(f"{self.column.title} cannot run programs: remove it.")
+        target = self.column.target(self.default)
+        model: LibraryModel = library.elsewhere or loading.engine(target)
+        clock = Clock(model.synchronize)
+        events = library_events(
+            self.index,
+            self.request,
+            self.column.settings(),
+            model,
+            clock,
+            stopped,
+            takes_turns=library.takes_turns,
+            keeps_text=self.column.keeps_text(self.request.sampling.temperature),
+        )
+        return Lane(self.index, events, clock, alone=not library.takes_turns)
 
 
 def _failing(error: Exception) -> Iterator[Event]:

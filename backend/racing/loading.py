@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from backend.costs.pass_costs import Costs
 from backend.engines.base import Engine
@@ -20,10 +21,11 @@ class Loading:
 
     def __init__(self, models: LoadedModels, say: Say) -> None:
         self.models, self.say = models, say
-        self._tried: dict[ModelSpec, Engine | Exception] = {}
+        self._tried: dict[ModelSpec, Any] = {}  # what was loaded, or why it was not
         self._needed: list[ModelSpec] = []  # by this race so far: its targets, then its drafts
 
-    def engine(self, spec: ModelSpec) -> Engine:
+    def engine(self, spec: ModelSpec) -> Any:
+        """The engine, or the library's model, that runs `spec`."""
         if spec not in self._tried:
             try:
                 if spec not in self._needed:
@@ -83,7 +85,7 @@ class Loading:
         by_target: dict[ModelSpec, list[int]] = {}
         others: list[int] = []
         for i, column in enumerate(columns):
-            if column.strategy.lane is None:
+            if column.strategy.loads:
                 by_target.setdefault(column.target(default), []).append(i)
             else:
                 others.append(i)
@@ -106,11 +108,14 @@ class Loading:
         """
         measured: set[ModelSpec] = set()
         for column in columns:
-            if column.strategy.lane is not None:
+            if not column.strategy.loads:
                 continue
             target = column.target(default)
             try:
                 engine = self.engine(target)
+                if column.strategy.library is not None:
+                    self.fetch_drafts(column)
+                    continue
                 weights = self.weights(column, engine)
                 draft, _ = self.draft(target, weights)
                 self.head(engine, weights)
@@ -123,10 +128,14 @@ class Loading:
             if draft is not None:
                 self.call_seconds(draft)
 
+    def fetch_drafts(self, column: Column) -> None:
+        """Have the files of the Hub's models that its settings name here."""
+        for name in column.drafts.values():
+            self.models.fetch(name, self.say)
+
     def weights(self, column: Column, target: Engine) -> Weights:
         """What the column's drafter needs, that of the Hub fetched: its files tell of what kind it
         is.
         """
-        for name in column.drafts.values():
-            self.models.fetch(name, self.say)
+        self.fetch_drafts(column)
         return column.strategy.weights(column.settings(), target)

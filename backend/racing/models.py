@@ -9,6 +9,7 @@ from functools import partial
 from math import inf
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 from backend.costs.measure import costs_of, known_costs, one_row_seconds
 from backend.costs.pass_costs import Costs
@@ -17,9 +18,9 @@ from backend.engines.draft import OpenNetwork
 from backend.engines.heads.draft import HeadNetwork
 from backend.engines.heads.file import SHIPPED, read_head
 from backend.engines.heads.opening import open_head, place_for
-from backend.engines.registry import engine_named
 from backend.errors import DerbyError
 from backend.grammar.grammars import Grammars
+from backend.libraries.registry import declared
 from backend.limits import PRIVATE, Limits
 from backend.models.hub import HUB_ID, hub_folder
 from backend.racing.sessions import KeptSessions
@@ -74,7 +75,7 @@ class LoadedModels:
         self._budget = budget
         self._at_once = WARM_ENOUGH if idle_warm_up else None
         self._cold: dict[ModelSpec, Iterator[None]] = {}
-        self._loaded: OrderedDict[ModelSpec, Engine] = OrderedDict()  # the last used last
+        self._loaded: OrderedDict[ModelSpec, Any] = OrderedDict()  # the last used last
         self._needed: dict[ModelSpec, int] = {}  # by one race, with the bytes of their weights
         self._costs: dict[ModelSpec, Costs] = {}
         self._priced: set[ModelSpec] = set()  # their costs were measured, or could not be
@@ -115,8 +116,9 @@ class LoadedModels:
         """Whether the model is loaded."""
         return spec in self._loaded
 
-    def get(self, spec: ModelSpec, say: Say) -> Engine:
-        """The engine for `spec`, loaded if need be; `say` is told in one sentence what takes time.
+    def get(self, spec: ModelSpec, say: Say) -> Any:
+        """The engine, or the library's model, for `spec`, loaded if need be; `say` is told in one
+        sentence what takes time.
 
         One that `require_room` was not asked for is a need of its own: others may make room for
         it. Raises DerbyError for an unknown engine, model, precision or device, and for a model
@@ -128,10 +130,10 @@ class LoadedModels:
             self._evict(self._needed[spec])
             self._fetch(spec, say)
             self._require_peak(spec, say)
-            declared = engine_named(spec.engine)
-            if not declared.loads_at_once:
+            kind = declared(spec.engine)
+            if not kind.loads_at_once:
                 say(f"Loading {spec}...")
-            engine = self._loaded[spec] = declared.open(spec, say)
+            engine = self._loaded[spec] = kind.open(spec, say)
             self.loads += 1
             # It may have turned out larger than was estimated.
             self._needed[spec] = engine.weight_bytes
@@ -143,7 +145,7 @@ class LoadedModels:
 
     def _require_peak(self, spec: ModelSpec, say: Say) -> None:
         """Raise DerbyError unless there is room for what opening a model takes on the way."""
-        peak_bytes = engine_named(spec.engine).peak_bytes
+        peak_bytes = declared(spec.engine).peak_bytes
         peak = peak_bytes(spec, say) if peak_bytes else 0
         self._evict(peak)
         if peak > (free := max(0, self.budget - self._in_use())):
@@ -162,7 +164,7 @@ class LoadedModels:
 
     def _fetch(self, spec: ModelSpec, say: Say) -> None:
         """Have the files of a model of the Hub here."""
-        if not engine_named(spec.engine).models:
+        if not declared(spec.engine).models:
             self.fetch(spec.name, say)
 
     def _weight_bytes(self, spec: ModelSpec, say: Say) -> int:
@@ -173,7 +175,7 @@ class LoadedModels:
             return self._loaded[spec].weight_bytes
         try:
             self._fetch(spec, say)
-            return engine_named(spec.engine).estimate_bytes(spec, say)
+            return declared(spec.engine).estimate_bytes(spec, say)
         except DerbyError as error:
             log.info("the size of %s cannot be told: %s", spec, error)
             return 0

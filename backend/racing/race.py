@@ -26,7 +26,8 @@ class Race:
     """`target` is the model of every column that names none of its own. `visitor` is whose sessions
     may be used and are kept; "": nobody's. Of columns that keep a cache, `saved_column` writes its
     own into the file `save_cache` when it ends, and all begin with what is in `restore_cache`.
-    `first`: the columns run alone, one after another, this one first; None: they take turns.
+    `first`: the columns run alone, one after another, this one first; None: they take turns, and
+    those that cannot be held run after them.
     `raw_allowed`: a target without a chat template gets the prompt as it is.
     """
 
@@ -117,10 +118,10 @@ class Race:
         def events() -> Iterator[Event | None]:
             load()
             loaded = self.lane(index, loading, stopped)
-            lane.clock, lane.shares, lane.ready = loaded.clock, loaded.shares, True
+            lane.clock, lane.ready = loaded.clock, True
             yield from loaded.events
 
-        lane = Lane(index, events(), ready=False)
+        lane = Lane(index, events(), ready=False, alone=self.columns[index].strategy.alone)
         return lane
 
     def _load(self, batch: Sequence[int], loading: Loading) -> None:
@@ -129,5 +130,6 @@ class Race:
     def _groups(self, lanes: Sequence[Lane]) -> Iterable[Sequence[Lane]]:
         """The lanes that run at one time, in the order of their times."""
         if self.first is None:
-            return [lanes]
+            alone = [[lane] for lane in lanes if lane.alone]
+            return [[lane for lane in lanes if not lane.alone], *alone]
         return [[lane] for lane in (*lanes[self.first :], *lanes[: self.first])]

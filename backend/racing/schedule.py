@@ -1,12 +1,10 @@
 """The fair-share interleaver: the column whose own clock is lowest moves next, for a short turn.
 
 All columns have had equal compute at any moment, to within a turn, so the race on the screen is the
-real race in slow motion, and a column's own clock never sees another column. Columns that do not
-use the shared device are looked at in between.
+real race in slow motion, and a column's own clock never sees another column.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from time import sleep
 
 from backend.decoding.lane import Lane
 from backend.errors import explain
@@ -21,56 +19,35 @@ TURN = 0.06
 #: one column has read the prompt, not when all have. Long enough for 200 tokens on a slow machine.
 READING = 3.0
 
-#: Events of a polled lane that are passed on in one look: one that comes quickly holds no other up.
-MOST = 64
-
-#: Seconds between two looks at lanes that are polled, while no other lane runs.
-POLL = 0.01
-
 
 def interleave(
     lanes: Sequence[Lane], stopped: Callable[[], bool], turn: float = TURN
 ) -> Iterator[Event]:
-    """Merge the lanes' events: `turn` seconds of a lane's own time at a time, one step at least,
-    for those that share the device; whatever has come, for those that are polled. A lane's first
-    turns are longer, up to `READING`, and the one in which it writes its first token ends with
-    that. A lane that is not ready has its turn when those that are have written their first
-    tokens, which then wait until it has caught up.
+    """Merge the lanes' events: `turn` seconds of a lane's own time at a time, one step at least. A
+    lane's first turns are longer, up to `READING`, and the one in which it writes its first token
+    ends with that. A lane that is not ready has its turn when those that are have written their
+    first tokens, which then wait until it has caught up.
 
     A lane that raises fails alone, with a sentence. Once `stopped()` is true every lane ends as
-    "stopped": one that shares the device and has written ends by itself, with the text that it had
-    held back. All lanes are closed in the end, come what may.
+    "stopped": one that has written ends by itself, with the text that it had held back. All lanes
+    are closed in the end, come what may.
     """
     running = list(lanes)
     lane, began = None, 0.0
     try:
         while running and not stopped():
-            sharing = [each for each in running if each.shares]
-            if sharing:
-                if lane not in sharing or lane.clock.seconds - began >= _turn(lane, turn):
-                    lane = _next(sharing)
-                    began = lane.clock.seconds
-                yield from _advance(lane, running)
-            quiet = True
-            for polled in [each for each in running if not each.shares]:
-                for event in _arrived(polled, running):
-                    quiet = False
-                    yield event
-            if quiet and not sharing:
-                sleep(POLL)
-        yield from _stopped(running)
+            if lane not in running or lane.clock.seconds - began >= _turn(lane, turn):
+                lane = _next(running)
+                began = lane.clock.seconds
+            yield from _advance(lane, running)
+        for each in tuple(running):
+            while each.wrote and each in running:
+                yield from _advance(each, running)
+        for each in running:
+            yield Finished(each.column, "stopped", [])
     finally:
         for each in lanes:
             _close(each)
-
-
-def _stopped(running: list[Lane]) -> Iterator[Event]:
-    """The ends of lanes whose race is stopped."""
-    for lane in tuple(running):
-        while lane.shares and lane.wrote and lane in running:
-            yield from _advance(lane, running)
-    for lane in running:
-        yield Finished(lane.column, "stopped", [])
 
 
 def _turn(lane: Lane, turn: float) -> float:
@@ -78,23 +55,12 @@ def _turn(lane: Lane, turn: float) -> float:
     return turn if lane.wrote else max(turn, READING)
 
 
-def _next(sharing: Sequence[Lane]) -> Lane:
+def _next(running: Sequence[Lane]) -> Lane:
     """Whose turn it is."""
-    waiting = [lane for lane in sharing if not lane.ready]
-    silent = [lane for lane in sharing if lane.ready and not lane.wrote]
-    among = silent or waiting if waiting else sharing
+    waiting = [lane for lane in running if not lane.ready]
+    silent = [lane for lane in running if lane.ready and not lane.wrote]
+    among = silent or waiting if waiting else running
     return min(among, key=lambda lane: lane.clock.seconds)
-
-
-def _arrived(lane: Lane, running: list[Lane]) -> Iterator[Event]:
-    """What has come of a polled lane since the last look, but no more than `MOST` events."""
-    for _ in range(MOST):
-        event = next(_advance(lane, running), None)
-        if event is None:
-            return
-        yield event
-        if lane not in running:
-            return
 
 
 def _advance(lane: Lane, running: list[Lane]) -> Iterator[Event]:

@@ -75,7 +75,7 @@ def server_lane(column: int, request: Request, values: Mapping[str, Any]) -> Lan
         server = replace(server, model=values["model"])
     lock = ServerLock(server.url)
     events = _events(column, request, server, lock, gaps=values["gaps"])
-    return Lane(column, polled(events, lock.end), shares=False)
+    return Lane(column, polled(events, lock.end), alone=True)
 
 
 def _events(

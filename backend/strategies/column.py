@@ -143,7 +143,7 @@ class Column:
 
     def on(self, model: OwnModel) -> "Column":
         """This column on that model. Raises DerbyError for a column that runs elsewhere."""
-        if self.strategy.lane is not None and model != RACE_MODEL:
+        if not self.strategy.loads and model != RACE_MODEL:
             raise DerbyError(
                 f"{self.title} runs on another machine: remove its engine, precision or device "
                 f"({model.place or model.name!r:.60})."
@@ -168,8 +168,22 @@ class Column:
         return replace(self._replaced(drafts), model=own)
 
     def target(self, default: ModelSpec) -> ModelSpec:
-        """The model that the column runs on in a race whose own choice is `default`."""
-        return self.model.over(default)
+        """The model that the column runs on in a race whose own choice is `default`. A library
+        takes over precision and device from an engine like it.
+        """
+        library = self.strategy.library
+        if library is None or library.declaration is None:
+            return self.model.over(default)
+        precisions = library.declaration.precisions
+        shared = default.precision.removesuffix("-exact")
+        alike = default.engine == library.like and shared in precisions
+        own = self.model
+        return ModelSpec(
+            own.name or default.name,
+            library.name,
+            own.precision or (shared if alike else precisions[0]),
+            own.device or (default.device if alike else "CPU"),
+        )
 
     @property
     def grammar(self) -> GrammarSource | None:
@@ -218,7 +232,7 @@ class Column:
 def settings_of(strategy: Strategy) -> dict[str, Setting]:
     """All settings of a strategy's columns by name: its own, then those of every local column."""
     fields: list[Setting] = list(strategy.settings)
-    if strategy.lane is None:
+    if strategy.ours:
         fields.append(CACHE if strategy.keeps_cache else _limit(strategy))
         fields.append(grammar_choice(shipped().get(strategy.grammar)))
     return {field.name: field for field in fields}
@@ -281,8 +295,8 @@ def parse_column(text: str, own: GrammarSource | None = None) -> Column:
                 f"{part!r:.60} in column {text!r:.80} is not a setting: write setting=value."
             )
         values[key.strip()] = value.strip()
-    model = _place(place, text) if at else RACE_MODEL
-    if "model" in values and column.strategy.lane is None:
+    model = _place(place, text, column.strategy) if at else RACE_MODEL
+    if "model" in values and column.strategy.loads:
         named = read_as(Name, values.pop("model"), f"{column.title}: model")
         model = replace(model, name=named)
     if own and column.grammar:
@@ -300,13 +314,17 @@ def _spelled_out(text: str) -> str:
     return f"{SERVER.name}:at={','.join(filter(None, served.groups()))}" if served else text
 
 
-def _place(text: str, column: str) -> OwnModel:
-    """The part after "@": engine, precision, device, each at most once, in this order."""
+def _place(text: str, column: str, strategy: Strategy) -> OwnModel:
+    """The part after "@": engine, precision, device, each at most once, in this order; no engine
+    where a library is one.
+    """
     engine = precision = device = ""
+    declared = strategy.library.declaration if strategy.library else None
     for part in map(str.strip, text.split("/")):
-        if part in engines() and not (engine or precision or device):
+        precisions = declared.precisions if declared else _precisions(engine)
+        if part in engines() and not (declared or engine or precision or device):
             engine = part
-        elif _is_precision(part, engine) and not (precision or device):
+        elif part in precisions and not (precision or device):
             precision = part
         elif not device and _may_be_device(part):
             device = part
@@ -323,5 +341,5 @@ def _may_be_device(part: str) -> bool:
     return part not in (*engines(), *all_precisions()) and part.replace(".", "").isalnum()
 
 
-def _is_precision(part: str, engine: str) -> bool:
-    return part in (engine_named(engine).precisions if engine else all_precisions())
+def _precisions(engine: str) -> tuple[str, ...]:
+    return engine_named(engine).precisions if engine else all_precisions()

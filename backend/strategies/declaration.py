@@ -13,6 +13,7 @@ from backend.drafters.draft_length import AdaptiveDraftLength, DraftLength
 from backend.engines.base import Engine
 from backend.engines.draft import DraftNetwork, OpenNetwork
 from backend.errors import DerbyError
+from backend.libraries.library import Library
 from backend.strategies.equivalents import Equivalent, Plain
 from backend.strategies.settings import Setting
 from backend.types import ModelSpec
@@ -85,7 +86,7 @@ class Strategy:
     keeps_cache: False computes the whole text again for every token, `limit` tokens at most.
     constrained: its grammar setting has a default of its own. restart: every slot of a program
     begins with an empty cache. single: a program's text is generated as a whole instead of fed.
-    lane: what runs a column that is no loop over a local model; None: the local loop does.
+    library: what decodes in place of our loop; None: our loop does. lane: what runs a server.
     gist: what it does in about six words, by its settings if need be, with "{grammar}" for its
     grammar; "": the description says it.
     """
@@ -106,6 +107,7 @@ class Strategy:
     grammar: str = ""
     restart: bool = False
     single: bool = False
+    library: Library | None = None
     lane: LaneFactory | None = None
     gist: str | Callable[[Values], str] = ""
 
@@ -114,7 +116,7 @@ class Strategy:
         names = [setting.name for setting in self.settings]
         if not (self.name.isidentifier() and self.title.strip() and self.description.strip()):
             raise ValueError(f"strategy {self.name!r} needs a name of letters, a title and a text")
-        if len(set(names)) < len(names) or (self.lane is None and set(names) & TAKEN):
+        if len(set(names)) < len(names) or (self.ours and set(names) & TAKEN):
             raise ValueError(
                 f"strategy {self.name!r} has settings named twice, or like common ones"
             )
@@ -139,6 +141,21 @@ class Strategy:
                 )
 
     @property
+    def ours(self) -> bool:
+        """True if our own loop decodes."""
+        return self.library is None and self.lane is None
+
+    @property
+    def loads(self) -> bool:
+        """True if its columns have a model that is loaded here."""
+        return self.ours or (self.library is not None and self.library.declaration is not None)
+
+    @property
+    def alone(self) -> bool:
+        """True if its columns cannot be held, and so run while no other does."""
+        return not (self.ours or (self.library is not None and self.library.takes_turns))
+
+    @property
     def guesses(self) -> bool:
         """True if it proposes tokens at all."""
         return self.build is not build_nothing
@@ -146,13 +163,12 @@ class Strategy:
     @property
     def saves_cache(self) -> bool:
         """True if its columns have a KV cache of ours behind a whole text."""
-        return self.lane is None and self.keeps_cache
+        return self.ours and self.keeps_cache
 
     @property
     def plain(self) -> bool:
         """True if other columns with its grammar and model must write what it writes."""
-        local = self.lane is None
-        return local and self.keeps_cache and not (self.guesses or self.restart or self.single)
+        return self.ours and self.keeps_cache and not (self.guesses or self.restart or self.single)
 
 
 def _takes(setting: Setting, value: Any) -> bool:

@@ -33,7 +33,7 @@ RECORDED: list[Event] = []
 
 def replay(column: int, request: Request, values: Mapping[str, Any]) -> Lane:
     events: Iterator[Event | None] = (replace(event, column=column) for event in RECORDED)
-    return Lane(column, events, shares=False)
+    return Lane(column, events, alone=True)
 
 
 def stream(column: int, request: Request, values: Mapping[str, Any]) -> Lane:
@@ -50,7 +50,7 @@ def stream(column: int, request: Request, values: Mapping[str, Any]) -> Lane:
             yield Step(column, [], ["sampled"], [], [["sampled", piece]], 0, 0, 0, seconds)
         yield Finished(column, "end of text", [])
 
-    return Lane(column, polled(events()), shares=False)
+    return Lane(column, polled(events()), alone=True)
 
 
 RECORDING = Strategy("recording", "Recording", "A race that was run before.", lane=replay)
@@ -133,7 +133,7 @@ def test_a_stop_ends_a_lane_that_waits() -> None:
             answered.wait()
             yield Finished(column, "end of text", [])
 
-        return Lane(column, polled(events()), shares=False)
+        return Lane(column, polled(events()), alone=True)
 
     slow = replace(STREAM, name="slow", lane=waiting)
     known = load_declared("decode_derby.none", Strategy, (*registry.OURS, slow))

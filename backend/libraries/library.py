@@ -1,0 +1,112 @@
+"""The seam between a race and a library that decodes by itself."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any, Literal, Protocol
+
+from backend.engines.declaration import EngineDeclaration
+from backend.errors import DerbyError
+from backend.events import Reason
+from backend.text import Tokenizer
+from backend.types import ModelSpec, Request
+
+#: The values of a column's settings by name.
+Settings = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a library wrote in one round: `tokens`, or where it gives no ids their `text`, and how
+    many they are (`count`; of `tokens` it need not be given; 0: not known). `seconds` since the
+    part before, or since the request, by the library's own clock; None: it has none.
+
+    Of a draft's tokens `drafted` were offered in the round (0: not known) and `accepted` passed.
+    `finish`: why the answer ended, if the library says.
+    """
+
+    tokens: tuple[int, ...] = ()
+    text: str = ""
+    count: int = 0
+    seconds: float | None = None
+    drafted: int = 0
+    accepted: int = 0
+    finish: Reason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """What is known of a server's answer as a whole, later ones in place of earlier ones. `clock`:
+    whose the seconds of its parts are; "own": as good as a column's own. `round_trip`: seconds of
+    an exchange without work.
+    """
+
+    model: str = ""
+    clock: Literal["own", "server", "network"] = "own"
+    round_trip: float = 0.0
+    prompt_tokens: int = 0
+
+
+#: Takes what is written as it comes. Raises StoppedError once nobody wants more, which a library
+#: lets pass.
+Emit = Callable[[Part | Serving], None]
+
+
+class StoppedError(Exception):
+    """The column has ended: whoever generates for it gives up."""
+
+
+class LibraryModel(Protocol):
+    """What a library has loaded, with the tokenizer of the model's folder (None: only the library
+    has one, and gives text). `max_context` 0: not known.
+    """
+
+    @property
+    def spec(self) -> ModelSpec: ...
+
+    @property
+    def weight_bytes(self) -> int: ...
+
+    @property
+    def tokenizer(self) -> Tokenizer | None: ...
+
+    @property
+    def max_context(self) -> int: ...
+
+    def warm_up(self) -> Iterator[None]:
+        """Run, step by step, what is slow the first time."""
+        ...
+
+    def synchronize(self) -> None:
+        """Wait until the device has finished all queued work."""
+        ...
+
+    def answer(self, request: Request, settings: Settings, emit: Emit) -> None:
+        """Write one answer by the column's settings. Raises DerbyError for what the library cannot
+        do.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """A library. `declaration` says which precisions and devices it has, and opens a LibraryModel;
+    None: nothing is loaded here, and `elsewhere` answers. `like` is the engine of ours whose
+    precision and device a column takes over from its race. `takes_turns`: its callback is called
+    in the generating thread, so that holding the one holds the other; a column of any other runs
+    alone.
+    """
+
+    name: str
+    declaration: EngineDeclaration | None = None
+    elsewhere: LibraryModel | None = None
+    like: str = ""
+    takes_turns: bool = False
+
+
+def require_package(package: str) -> None:
+    """Raise DerbyError with the command that installs an optional library, unless it is there."""
+    if find_spec(package) is None:
+        raise DerbyError(
+            f"{package} is not installed: run pip install -r requirements-libraries.txt."
+        )
