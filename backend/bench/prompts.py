@@ -4,10 +4,10 @@ SPEED-Bench (arXiv 2604.09557) or a file like theirs.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
 from annotated_types import Len
-from pydantic import BaseModel, Field
+from pydantic import AliasChoices, BaseModel, BeforeValidator, Field
 
 from backend.errors import DerbyError
 from backend.untrusted import UntrustedError, read_json
@@ -27,8 +27,6 @@ MT_BENCH = frozenset(
 #: What SPEED-Bench as it is published has in place of texts that belong to others.
 PLACEHOLDER = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE"
 
-Said = Annotated[str, Field(pattern=r"\S")]
-
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
@@ -39,11 +37,12 @@ class Prompt:
     later: tuple[str, ...] = ()
 
 
-class _Message(BaseModel):
-    """What the user says in a turn, as SPEED-Bench's own preparation writes it."""
-
-    role: Literal["user"]
-    content: Said
+def _said(turn: Any) -> Any:
+    """What the user says in a turn: text, or a message, as SPEED-Bench's own script writes it."""
+    match turn:
+        case {"role": "user", "content": said}:
+            return said
+    return turn
 
 
 class _Question(BaseModel):
@@ -51,8 +50,11 @@ class _Question(BaseModel):
 
     category: str
     question_id: int | str = ""
-    turns: Annotated[list[Said], Len(0, MOST_TURNS)] = []
-    messages: Annotated[list[_Message], Len(0, MOST_TURNS)] = []
+    turns: Annotated[
+        list[Annotated[str, BeforeValidator(_said), Field(pattern=r"\S")]],
+        Len(1, MOST_TURNS),
+        Field(validation_alias=AliasChoices("turns", "messages")),
+    ]
 
 
 PROMPTS = (
@@ -106,15 +108,12 @@ def _question(line: str, where: str) -> Prompt:
         raise DerbyError(
             f"{where} is not a question with a category and turns: {error.clause}."
         ) from error
-    turns = found.turns or [message.content for message in found.messages]
-    if not turns:
-        raise DerbyError(f"{where} is not a question with a category and turns: it has none.")
-    if turns[0].startswith(PLACEHOLDER):
+    first, *later = found.turns
+    if first.startswith(PLACEHOLDER):
         raise DerbyError(
             f"{where} is a placeholder: SPEED-Bench's prepare.py fetches the texts of others, so "
             "run it and name the file that it writes."
         )
-    first, *later = turns
     merged = isinstance(found.question_id, int) and found.category in MT_BENCH
     return Prompt("multi-turn" if merged else found.category, first, tuple(later))
 

@@ -55,7 +55,7 @@ class ColumnResult:
     end_to_end: float | None
     tokens_per_forward: Annotated[float | None, figure("tokens_per_forward")]
     acceptance: Annotated[float | None, figure("accepted")]
-    by_position: tuple[float, ...]
+    by_position: list[float]
     agreement: Annotated[float | None, figure("agreement")]
     overhead: float | None
     mask: Annotated[float | None, figure("mask_wait")]
@@ -153,11 +153,11 @@ def _result(found: Sequence[Measured], category: str, machine: str) -> ColumnRes
     )
 
 
-def _by_position(found: Iterable[Positions]) -> tuple[float, ...]:
+def _by_position(found: Iterable[Positions]) -> list[float]:
     """The accepted share of all guesses offered at each position."""
     columns = zip_longest(*found, fillvalue=(0, 0))
     summed = [tuple(map(sum, zip(*each, strict=True))) for each in columns]
-    return tuple(accepted / offered for offered, accepted in summed if offered)
+    return [accepted / offered for offered, accepted in summed if offered]
 
 
 def _median(values: Iterable[float | None]) -> float | None:

@@ -6,7 +6,7 @@ from typing import Any, get_type_hints
 from rich.table import Table
 
 from backend.bench.summary import ALL, ColumnResult
-from backend.results.figures import DASH, NONE, Figure
+from backend.results.figures import DASH, FEW, NONE, Figure
 
 #: Fields that are words; figures stand at the right.
 WORDS = (
@@ -57,29 +57,22 @@ def by_category(found: Sequence[ColumnResult]) -> str:
     found = [each for each in found if each.machine == ALL]
     prompts = {each.category: each.prompts for each in found}
     own = {(each.column, each.category): _cell(each) for each in found}
-    lines = [["column", *(f"{name} ({count})" for name, count in prompts.items()), "text equal"]]
-    lines += [
-        [
-            each.column,
-            *(own.get((each.column, name), NONE) for name in prompts),
-            f"{each.equal} of {each.prompts}",
-        ]
-        for each in found
-        if each.category == ALL
-    ]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    lines.insert(1, ["-" * width for width in widths])
-    padded = (map(str.ljust, line, widths) for line in lines)
-    return "\n".join(f"| {' | '.join(line)} |" for line in padded)
+    table = [["column", "text equal", *(f"{name} ({n})" for name, n in prompts.items())]]
+    for each in (each for each in found if each.category == ALL):
+        line = [own.get((each.column, name), NONE) for name in prompts]
+        table.append([each.column, f"{each.equal} of {each.prompts}", *line])
+    widths = [max(map(len, cells)) for cells in zip(*table, strict=True)]
+    table.insert(1, ["-" * width for width in widths])
+    return "\n".join(f"| {' | '.join(map(str.ljust, line, widths))} |" for line in table)
 
 
 def _cell(result: ColumnResult) -> str:
     """What is known of the speed-up, tokens per pass and acceptance."""
-    speedup, tokens, accepted = result.speedup, result.tokens_per_forward, result.acceptance
-    interval = " ({:.2f}-{:.2f})".format(*result.interval) if result.interval else ""
-    known = [f"{speedup:.2f}{interval}"] if speedup else [NONE]
-    known += [f"{tokens:.2f}"] if tokens else []
-    return ", ".join([*known, *([] if accepted is None else [f"{accepted:.0%}"])])
+    low, high = result.interval or (1.0, 1.0)
+    interval = f" ({low:.2f}-{high:.2f})" if low < high else ""  # KV reuse over itself has none
+    known = [f"{result.speedup:.2f}{interval}" if result.speedup else NONE]
+    known += [] if result.tokens_per_forward is None else [f"{result.tokens_per_forward:.2f}"]
+    return ", ".join([*known, *([] if result.acceptance is None else [f"{result.acceptance:.0%}"])])
 
 
 def unshown(results: Sequence[Any]) -> set[str]:
@@ -135,6 +128,8 @@ def _text(value: Any) -> str:
             return f"{value:.3g}" if value < 100 else f"{value:.0f}"
         case (low, high):
             return f"{low:.2f}{DASH}{high:.2f}"
+        case list():  # shares
+            return ", ".join(f"{share:.0%}" for share in value[:FEW]) or NONE
         case None:
             return NONE
         case _:

@@ -6,6 +6,7 @@ import io
 import itertools
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -122,6 +123,18 @@ def test_a_model_without_a_chat_template_is_measured_on_raw_prompts(
     last = run_to_its_end()[-1]
     assert last["failures"] == []
     assert last["status"].endswith(RAW)
+
+
+def test_every_turn_of_a_question_is_measured() -> None:
+    """SPEED-Bench's, whose turns are messages; a turn counts as a prompt that may be run here."""
+    said = [{"role": "user", "content": text} for text in ("Who?", "When?")]
+    text = json.dumps({"question_id": "4f", "category": "qa", "messages": said})
+    views = run_to_its_end(text)
+    assert [view["status"].partition('"')[2] for view in views[1:-1]] == ['Who?"', 'When?"']
+    assert len(views[-1]["files"]["csv"].splitlines()) == 1 + 2 * 3
+    assert views[-1]["status"].startswith("1 of 1 prompts")
+    (refused,) = run_to_its_end(text, limits=replace(PRIVATE, benchmark_races=1))
+    assert "2 prompts, once each, are more than the 1 run" in refused["alert"]
 
 
 def test_what_is_saved_is_the_command_lines_json_and_every_measurement() -> None:
