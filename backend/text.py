@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from backend.errors import DerbyError
-from backend.types import Messages, Turns, chat_messages
+from backend.types import Messages, Request, Turns, chat_messages
 
 #: Tokenizer classes that add nothing to tokenizer.json.
 PLAIN_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")
@@ -124,6 +124,11 @@ def takes_chats(tokenizer: Tokenizer) -> bool:
     except DerbyError:
         return False
     return True
+
+
+def prompt_tokens(tokenizer: Tokenizer, request: Request) -> list[int]:
+    """What every column of a request reads before it answers. Raises DerbyError: see `encode`."""
+    return tokenizer.encode(request.prompt, chat=request.chat, earlier=request.earlier)
 
 
 class HfTokenizer:

@@ -12,7 +12,7 @@ from backend.decoding.digits import rounded, rounded_value
 from backend.errors import DerbyError
 from backend.events import Event, Finished, Reason, Served, Started, Step
 from backend.libraries.library import Emit, LibraryModel, Part, Serving, Settings, StoppedError
-from backend.text import TextStream
+from backend.text import TextStream, prompt_tokens
 from backend.types import Origin, Request
 
 #: Seconds after which a wait for a part lets the race look whether it was stopped.
@@ -173,7 +173,7 @@ class _Answer:
         spec = model.spec
         if tokenizer is None:
             return Started(self._column, 0, str(spec), "", spec.parts, keeps_text)
-        prompt = len(tokenizer.encode(self._request.prompt, chat=self._request.chat))
+        prompt = len(prompt_tokens(tokenizer, self._request))
         if model.max_context and prompt >= model.max_context:
             raise DerbyError(
                 f"The prompt has {prompt:,} tokens; the context holds {model.max_context:,}. "

@@ -10,7 +10,7 @@ from backend.engines.torch.declaration import TORCH
 from backend.libraries.library import Emit, Library, Part, Settings
 from backend.machine import threads
 from backend.models.files import ModelFiles, model_files
-from backend.text import HfTokenizer
+from backend.text import HfTokenizer, prompt_tokens
 from backend.types import ModelSpec, Request
 
 #: torch's names of the precisions.
@@ -113,7 +113,7 @@ class TransformersModel:
             arguments["tokenizer"] = self.tokenizer.fast
         if settings["draft"] != NO_DRAFT:
             arguments |= self._assistant(settings)
-        prompt = self.tokenizer.encode(request.prompt, chat=request.chat)
+        prompt = prompt_tokens(self.tokenizer, request)
         ids = torch.tensor([prompt], device=self.model.device)
         self.model.generate(
             input_ids=ids, attention_mask=torch.ones_like(ids), streamer=Streamer(), **arguments

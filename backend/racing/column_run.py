@@ -37,7 +37,7 @@ from backend.racing.sessions import Place, common_length
 from backend.strategies.column import Column
 from backend.strategies.declaration import DrafterInputs, Weights
 from backend.strategies.settings import SESSION
-from backend.text import require_same_vocabulary
+from backend.text import prompt_tokens, require_same_vocabulary
 from backend.types import Layers, ModelSpec, Request
 
 
@@ -198,10 +198,10 @@ class _LocalRun:
 
     def _prompt(self, program: Program | None) -> list[int]:
         """The prompt's tokens, or those in front of a program's own text."""
-        request, encode = self._request, self._target.tokenizer.encode
+        tokenizer = self._target.tokenizer
         if program is None:
-            return encode(request.prompt, chat=request.chat, earlier=request.earlier)
-        return encode(program.user, chat=True) if program.user else encode("", chat=False)
+            return prompt_tokens(tokenizer, self._request)
+        return tokenizer.encode(program.user, chat=bool(program.user))
 
     def _positions(self, prompt: int) -> int:
         """Tokens that the context may hold. Raises DerbyError if the prompt alone fills it."""
