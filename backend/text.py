@@ -4,7 +4,7 @@ import itertools
 import json
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from hashlib import sha256
@@ -12,7 +12,14 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from backend.errors import DerbyError
-from backend.types import Messages, Request, Turns, chat_messages
+from backend.types import (
+    Messages,
+    Request,
+    Thinking,
+    Turns,
+    chat_messages,
+    template_options,
+)
 
 #: Tokenizer classes that add nothing to tokenizer.json.
 PLAIN_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")
@@ -49,9 +56,12 @@ class Tokenizer(Protocol):
         """
         ...
 
-    def encode(self, text: str, *, chat: bool, earlier: Turns = ()) -> list[int]:
+    def encode(
+        self, text: str, *, chat: bool, earlier: Turns = (), thinking: Thinking = ""
+    ) -> list[int]:
         """Token ids of `text`; if `chat`, as the user's turn in the model's chat template, behind
-        the `earlier` ones. Raises DerbyError if there is no template, or it refuses that.
+        the `earlier` ones, which lets the model think first or not, see Request. Raises DerbyError
+        if there is no template, or it refuses that.
         """
         ...
 
@@ -98,23 +108,37 @@ class SpellingTokenizer(Tokenizer, Protocol):
     def special(self) -> frozenset[int]: ...
 
 
+class Render(Protocol):
+    """A chat template: a chat as text, by what it may ask for by name."""
+
+    def __call__(self, messages: Messages, **options: bool) -> str: ...
+
+
 def in_template(
-    template: str | None, render: Callable[[Messages], str], text: str, earlier: Turns = ()
+    template: str | None, render: Render, text: str, earlier: Turns = (), thinking: Thinking = ""
 ) -> str:
     """`text` as the user's turn in a chat template, behind the `earlier` ones. Raises DerbyError if
-    there is none, or it refuses that.
+    there is none, or it refuses that, or writes the same whether the model is to think or not.
     """
     if not template:
         raise DerbyError(
             "This model has no chat template: switch the template off to send a raw prompt."
         )
+    messages = chat_messages(earlier, text)
     try:
-        return render(chat_messages(earlier, text))
+        if not thinking:
+            return render(messages)
+        on, off = (render(messages, **template_options(each)) for each in ("on", "off"))
     except Exception as error:  # a template is a program of the model's makers
         raise DerbyError(
             f"The model's chat template refuses this prompt ({error!s:.200}): switch the template "
             "off."
         ) from error
+    if on == off:
+        raise DerbyError(
+            "This model's chat template has no thinking to switch: leave thinking as it is."
+        )
+    return on if thinking == "on" else off
 
 
 def takes_chats(tokenizer: Tokenizer) -> bool:
@@ -128,7 +152,9 @@ def takes_chats(tokenizer: Tokenizer) -> bool:
 
 def prompt_tokens(tokenizer: Tokenizer, request: Request) -> list[int]:
     """What every column of a request reads before it answers. Raises DerbyError: see `encode`."""
-    return tokenizer.encode(request.prompt, chat=request.chat, earlier=request.earlier)
+    return tokenizer.encode(
+        request.prompt, chat=request.chat, earlier=request.earlier, thinking=request.thinking
+    )
 
 
 class HfTokenizer:
@@ -143,14 +169,18 @@ class HfTokenizer:
         self.start_id: int | None = min(self.eos_ids, default=None) if begin is None else begin
         self._texts: dict[int, str] = {}
 
-    def encode(self, text: str, *, chat: bool, earlier: Turns = ()) -> list[int]:
+    def encode(
+        self, text: str, *, chat: bool, earlier: Turns = (), thinking: Thinking = ""
+    ) -> list[int]:
         if not chat:
             return list(self.fast.encode(text, add_special_tokens=True))
-        rendered = in_template(self.fast.chat_template, self._rendered, text, earlier)
+        rendered = in_template(self.fast.chat_template, self._rendered, text, earlier, thinking)
         return list(self.fast.encode(rendered, add_special_tokens=False))
 
-    def _rendered(self, messages: Messages) -> str:
-        return self.fast.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    def _rendered(self, messages: Messages, **options: bool) -> str:
+        return self.fast.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=True, **options
+        )
 
     def encode_plain(self, text: str) -> list[int]:
         return list(self._middle.encode(text, add_special_tokens=False).ids)
@@ -349,11 +379,17 @@ class ByteTokenizer:
         self.eos_ids = frozenset({self.EOS})
         self.start_id: int | None = self.EOS
 
-    def encode(self, text: str, *, chat: bool, earlier: Turns = ()) -> list[int]:
+    def encode(
+        self, text: str, *, chat: bool, earlier: Turns = (), thinking: Thinking = ""
+    ) -> list[int]:
         if not chat:
             return self.encode_plain(text)
-        said = "".join(f"User: {asked}\nAnswer: {answer}\n" for asked, answer in earlier)
-        return self.encode_plain(f"{said}User: {text}\nAnswer: ")
+        return self.encode_plain(in_template("a", self._rendered, text, earlier, thinking))
+
+    def _rendered(self, messages: Messages, **_: bool) -> str:
+        names = {"user": "User", "assistant": "Answer"}
+        said = "".join(f"{names[each['role']]}: {each['content']}\n" for each in messages)
+        return f"{said}Answer: "
 
     def encode_plain(self, text: str) -> list[int]:
         return list(text.encode())

@@ -78,6 +78,8 @@ class Sampling:
 class Request:
     """One prompt and how to answer it. `chat` wraps the prompt in the model's chat template.
 
+    `thinking`: whether a reasoning model thinks before it answers, where its template can switch
+    that; "": as the template has it.
     `ignore_eos`: a token that ends the text is one like any other, as in vLLM: it may be written,
     and only the limit, a stop string or a grammar that is complete ends the answer.
     """
@@ -90,7 +92,7 @@ class Request:
     context: int = 0  # positions to use, where the text ends; 0: all that the model has
     heal: bool = True  # let a program's slots choose the last token of the text before them anew
     top: int = 0  # most probable tokens to record for each one that is written
-    thinking: Thinking = ""  # whether a chat template that can switch it lets the model think first
+    thinking: Thinking = ""
     earlier: Turns = ()  # of the chat that the prompt goes on
     ignore_eos: bool = False
 
@@ -109,6 +111,10 @@ class Request:
             raise DerbyError(
                 "A prompt without the chat template has no earlier turns: leave them out."
             )
+        if self.thinking and not self.chat:
+            raise DerbyError(
+                "A prompt without the chat template has no thinking to switch: leave it as it is."
+            )
         stops = (("stop string", text) for text in self.stop)
         turns = (("chat", text) for turn in self.earlier for text in turn)
         for what, text in (("prompt", self.prompt), *stops, *turns):
@@ -118,6 +124,13 @@ class Request:
     def messages(self) -> Messages:
         """The whole chat."""
         return chat_messages(self.earlier, self.prompt)
+
+
+def template_options(thinking: Thinking) -> dict[str, bool]:
+    """What chat templates call the switch, each by its own name; one that a template does not know
+    it ignores. {}: as the template has it.
+    """
+    return {name: thinking == "on" for name in ("enable_thinking", "thinking") if thinking}
 
 
 def chat_messages(earlier: Turns, prompt: str) -> Messages:

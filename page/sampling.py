@@ -34,5 +34,10 @@ def fill(_: gr.HTML, around: Surroundings) -> Fields:
         fields |= {
             "context": whole_number("context", usual.context),
             "heal": gr.Checkbox(usual.heal, **WORDS["heal"]),
+            "thinking": gr.Radio(
+                [("as usual", ""), ("on", "on"), ("off", "off")],
+                value=usual.thinking,
+                **WORDS["thinking"],
+            ),
         }
     return fields | {"top": whole_number("top", usual.top)}

@@ -31,6 +31,7 @@ def filled(**changes: Any) -> dict[str, Any]:
         "chat": True,
         "context": 0,
         "heal": True,
+        "thinking": "",
         "top": 0,
         "measure": False,
         "lineup": "\n".join(DEFAULT_COLUMNS),

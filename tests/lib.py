@@ -30,7 +30,7 @@ from backend.grammar.vocabulary import Vocabularies, Vocabulary, slices_of
 from backend.results.metrics import Score
 from backend.strategies.registry import strategies
 from backend.text import ByteTokenizer, Tokenizer
-from backend.types import Logits, Outcome, Proposal, Request, Sampling, Turns
+from backend.types import Logits, Outcome, Proposal, Request, Sampling, Thinking, Turns
 
 PROMPT = tuple(b"The quick brown fox jumps over the quick brown dog, the quick brown ")
 
@@ -39,7 +39,7 @@ VOCABULARIES = Vocabularies()
 
 
 def without_template(
-    self: ByteTokenizer, text: str, *, chat: bool, earlier: Turns = ()
+    self: ByteTokenizer, text: str, *, chat: bool, earlier: Turns = (), thinking: Thinking = ""
 ) -> list[int]:
     """ByteTokenizer.encode of a base model."""
     if chat:

@@ -24,6 +24,7 @@ from backend.cli.options import (
     PromptSet,
     Raw,
     Target,
+    Thinking,
     Wait,
     default_columns,
     parsed,
@@ -51,6 +52,7 @@ def bench(
     fixed_length: Annotated[
         bool, typer.Option("--fixed-length", help="Every answer has --max-new-tokens tokens.")
     ] = False,
+    thinking: Thinking = "",
     wait: Wait = 30,
     cluster: Annotated[
         str,
@@ -70,7 +72,14 @@ def bench(
     plan = Plan(
         [*prompts.read()] * repeats,
         parsed(column),
-        Request("-", max_new_tokens, choosing.sampling, not raw, ignore_eos=fixed_length),
+        Request(
+            "-",
+            max_new_tokens,
+            choosing.sampling,
+            not raw,
+            ignore_eos=fixed_length,
+            thinking=thinking,
+        ),
         tuple(replace(target, model=name).spec for name in (target.model, *also_model)),
         anywhere=bool(cluster),
     )

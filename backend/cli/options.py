@@ -12,6 +12,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from backend import types
 from backend.bench.prompts import MOST_PROMPTS, PROMPTS, Prompt, read_prompts, sample
 from backend.cli.console import say
 from backend.engines.registry import device_help, engine_help, precision_help
@@ -45,6 +46,10 @@ IgnoreEos = Annotated[
 ]
 Temperature = Annotated[float, typer.Option(help="0: always the most likely token.")]
 Raw = Annotated[bool, typer.Option("--raw", help="Do not use the chat template.")]
+Thinking = Annotated[
+    types.Thinking,
+    typer.Option(help="on or off: whether a reasoning model thinks first; default: as usual."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print only JSON.")]
 Model = Annotated[
     str, typer.Option(help="built-in, a folder or GGUF file (/..., ./..., ~/...), or a Hub id.")

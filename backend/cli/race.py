@@ -20,6 +20,7 @@ from backend.cli.options import (
     MaxNewTokens,
     Raw,
     Target,
+    Thinking,
     default_columns,
 )
 from backend.cli.tables import conclude, show
@@ -42,6 +43,7 @@ def race(
     column: Columns = default_columns(),  # noqa: B008 (typer copies it)
     max_new_tokens: MaxNewTokens = 128,
     ignore_eos: IgnoreEos = False,
+    thinking: Thinking = "",
     raw: Raw = False,
     stop: Annotated[list[str], typer.Option(help="Stop before this string. Repeatable.")] = [],  # noqa: B006
     context: Annotated[
@@ -89,6 +91,7 @@ def race(
         context,
         top=top,
         ignore_eos=ignore_eos,
+        thinking=thinking,
     )
     entered = Race(
         request, columns, target.spec, save_cache=save_cache, restore_cache=restore_cache

@@ -23,8 +23,10 @@ UNMASKED = Masks(np.ones((0, 0), dtype=np.bool_))
 
 class Constraint:
     """Restricts the text; by itself in nothing. Its state moves in `advance` only, over committed
-    tokens only.
+    tokens only. `thinking`: the text so far is a model's thinking, which nothing restricts.
     """
+
+    thinking = False
 
     def forced(self, budget: int) -> Sequence[int]:
         """The only legal continuation, at most `budget` tokens."""

@@ -294,6 +294,5 @@ class Answer:
         assert self.reason is not None  # noqa: S101 (decode asks only then)
         tail = self.text.flush()
         spans = [[self._last_origin, tail]] if tail else []
-        cut = self.reason not in ("end of text", "stopped")
-        expected = self._parts.constraint.expected() if cut else ""
+        expected = self._parts.constraint.expected() if self.reason != "stopped" else ""
         return Finished(self._column, self.reason, spans, expected)

@@ -132,7 +132,7 @@ class GrammarConstraint(Constraint):
             kept: list[bool] = []
             for i, parent in enumerate(proposal.parents[: proposal.drafted]):
                 kept.append((parent < 0 or kept[parent]) and self._fits(walk, i, parent))
-        return proposal if all(kept) else _without(proposal, kept)
+        return proposal if all(kept) else without(proposal, kept)
 
     def masks_along(self, proposal: Proposal) -> Masks:
         """See Constraint. Call it on a proposal that `cut` returned, else it raises ValueError.
@@ -312,7 +312,7 @@ class _Walk:
         return path[::-1]
 
 
-def _without(proposal: Proposal, kept: Sequence[bool]) -> Proposal:
+def without(proposal: Proposal, kept: Sequence[bool]) -> Proposal:
     """The proposal's kept drafted rows and all its scratch rows, with their parents
     numbered again.
     """

@@ -27,6 +27,7 @@ from backend.events import (
 )
 from backend.grammar.check import StoppedError, judge_apart
 from backend.grammar.grammars import GrammarCompiler
+from backend.grammar.thinking import BehindThinking, closing_tag
 from backend.libraries.lane import library_events
 from backend.libraries.library import Library, LibraryModel
 from backend.programs.parser import Program, is_program, parse_program
@@ -155,7 +156,7 @@ class _LocalRun:
             # Made once a model, and so no cost of this column's.
             self._grammars.prepare(*slot_grammars(program), stopped=self._stopped)
             target.tokenizer.extending(0)
-        constraint, sampler = self._constraint(), Sampler(request.sampling)
+        constraint, sampler = self._constraint(prompt), Sampler(request.sampling)
         with ExitStack() as opened:
             drafter, draft_seconds = self._drafter(opened, sampler, prompt)
             layers = drafter.states.layers if drafter.states else ()
@@ -178,7 +179,7 @@ class _LocalRun:
                 stopped=self._stopped,
             )
             if program is None:
-                loop = self._judged(decode(index, prompt, request, parts))
+                loop = self._judged(decode(index, prompt, request, parts), constraint)
             else:
                 loop = run_program(
                     index,
@@ -201,7 +202,8 @@ class _LocalRun:
         tokenizer = self._target.tokenizer
         if program is None:
             return prompt_tokens(tokenizer, self._request)
-        return tokenizer.encode(program.user, chat=bool(program.user))
+        thinking = self._request.thinking
+        return tokenizer.encode(program.user, chat=bool(program.user), thinking=thinking)
 
     def _positions(self, prompt: int) -> int:
         """Tokens that the context may hold. Raises DerbyError if the prompt alone fills it."""
@@ -215,12 +217,16 @@ class _LocalRun:
             )
         return limit - scratch_depth
 
-    def _constraint(self) -> Constraint:
+    def _constraint(self, prompt: Sequence[int]) -> Constraint:
+        """The column's grammar; behind the model's thinking, if the prompt opens that."""
         if self._column.grammar is None:
             return Constraint()
         self._grammars.prepare(self._column.grammar, stopped=self._stopped)
         with self._clock.step(), self._clock.part("mask"):
             constraint = self._grammars.compile(self._column.grammar)
+            piece = self._target.tokenizer.piece
+            if closing := closing_tag(prompt, piece):
+                constraint = BehindThinking(constraint, closing, piece)
         self._compiled = self._clock.seconds
         return constraint
 
@@ -317,16 +323,18 @@ class _LocalRun:
                 yield from self._known_costs(seconds / calls if calls else draft)
             yield event
 
-    def _judged(self, events: Iterator[Event]) -> Iterator[Event]:
-        """The events; before the last one, how the whole answer was judged if its JSON Schema let
-        it end. That is on nobody's clock.
+    def _judged(self, events: Iterator[Event], constraint: Constraint) -> Iterator[Event]:
+        """The events; before the last one, how the whole answer, without the thinking in front of
+        it, was judged if its JSON Schema let it end. That is on nobody's clock.
         """
         grammar = self._column.grammar
         pieces: list[str] = []
+        thinking = constraint.thinking
         for event in events:
-            pieces += [text for _, text in getattr(event, "spans", [])]
-            over = isinstance(event, Finished) and event.reason == "end of text"
-            if over and grammar and grammar.kind == "json_schema":
+            pieces += [text for _, text in getattr(event, "spans", []) if not thinking]
+            thinking = constraint.thinking
+            ended = isinstance(event, Finished) and event.reason == "end of text"
+            if ended and not thinking and grammar and grammar.kind == "json_schema":
                 verdict = judge_apart(grammar.text, "".join(pieces), stopped=self._stopped)
                 yield Judged(self._run.index, verdict.verdict, verdict.why)
             yield event

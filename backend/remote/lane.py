@@ -25,7 +25,7 @@ from backend.remote.counters import NOTHING, Counters, counters_of
 from backend.remote.lock import ServerLock
 from backend.remote.server import Server, server_at
 from backend.remote.stream import DONE, messages
-from backend.types import Request
+from backend.types import Request, template_options
 
 if TYPE_CHECKING:
     from httpx import Client, Response
@@ -184,6 +184,8 @@ def _bodies(request: Request, model: str, *, gaps: bool) -> tuple[str, list[dict
     if request.chat:
         path = "chat/completions"
         plain["messages"] = request.messages
+        if options := template_options(request.thinking):
+            plain["chat_template_kwargs"] = options
         asked: dict[str, Any] = {"logprobs": True, "top_logprobs": 2}
     else:
         path, plain["prompt"] = "completions", request.prompt

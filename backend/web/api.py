@@ -16,6 +16,7 @@ from backend.results.figures import FIGURES, glossary
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import default_column
 from backend.strategies.registry import BASELINE, DEFAULT_COLUMNS, strategies
+from backend.types import Thinking
 from backend.untrusted import Untrusted, Whole, read_as
 from backend.web.benchmark import Benchmarks, Standing
 from backend.web.editor import look
@@ -49,6 +50,9 @@ class RaceCall(Untrusted):
         default=False, description="Whether a text goes on where the model would end it."
     )
     chat: bool = Field(default=True, description="Whether to use the model's chat template.")
+    thinking: Thinking = Field(
+        "", description="on or off: whether a reasoning model thinks first; empty: as usual."
+    )
     model: str = Field("", description="One of the page's models; empty: the first.")
     engine: str = Field("", description="The engine; empty: the page's first.")
     precision: str = Field(

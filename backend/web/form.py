@@ -16,7 +16,7 @@ from backend.grammar.sources import GrammarSource, Kind
 from backend.models.files import HUB_ID
 from backend.programs.parser import is_program, parse_program
 from backend.racing.race import Race
-from backend.types import MAX_NEW_TOKENS, ModelSpec, Request, Sampling
+from backend.types import MAX_NEW_TOKENS, ModelSpec, Request, Sampling, Thinking
 from backend.untrusted import Untrusted, Whole, read_as
 from backend.web.lineup import MAX_TEXT, Lineup, text_of
 from backend.web.offer import HUB, Offer
@@ -52,6 +52,7 @@ class Form(Untrusted):
     chat: bool = Field(title="chat template")
     context: Whole = Field(title="context limit")
     heal: bool = Field(title="token healing")
+    thinking: Thinking = Field(title="thinking")
     top: Whole = Field(title="most likely tokens")
     measure: bool = Field(title="measuring pass costs again")
     model: str = Field(title="the model")
@@ -95,6 +96,7 @@ def read_race(values: Values, offer: Offer) -> Race:
         stop=_stops(form.stop),
         context=form.context,
         heal=form.heal,
+        thinking=form.thinking,
         top=form.top,
         ignore_eos=form.ignore_eos,
     )

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from backend.errors import DerbyError
 from backend.models.files import HUB_ID
 from backend.strategies.column import Column
-from backend.types import ModelSpec, Request
+from backend.types import ModelSpec, Request, Thinking
 from backend.untrusted import read_as
 from backend.web.form import Values
 from backend.web.offer import HUB, Offer
@@ -44,6 +44,7 @@ class Settings(BaseModel):
     chat: bool = True
     context: int = 0
     heal: bool = True
+    thinking: Thinking = ""
     top: int = 0
     model: str = ""
     engine: str = ""
@@ -73,6 +74,7 @@ def settings_of(request: Request, columns: Sequence[Column], target: ModelSpec) 
         chat=request.chat,
         context=request.context,
         heal=request.heal,
+        thinking=request.thinking,
         top=request.top,
         model=target.name,
         engine=target.engine,

@@ -30,6 +30,7 @@ USUAL = {
     "chat": True,
     "context": 0,
     "heal": True,
+    "thinking": "",
     "top": 0,
     "shift": False,
     "measure": False,

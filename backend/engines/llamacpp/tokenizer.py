@@ -4,11 +4,12 @@ import codecs
 import ctypes as c
 from collections.abc import Mapping
 from functools import cached_property
+from typing import Any
 
 from backend.engines.llamacpp.library import CONTROL, Library, LoadedModel
 from backend.errors import DerbyError
 from backend.text import Detokenizer, digest, in_template, named_token
-from backend.types import Messages, Turns
+from backend.types import Messages, Thinking, Turns
 
 #: llama_token: no such token.
 NONE = -1
@@ -31,13 +32,15 @@ class GgufTokenizer:
         template: bytes | None = library.llama_model_chat_template(model, None)
         self._template = template.decode(errors="replace") if template else ""
 
-    def encode(self, text: str, *, chat: bool, earlier: Turns = ()) -> list[int]:
+    def encode(
+        self, text: str, *, chat: bool, earlier: Turns = (), thinking: Thinking = ""
+    ) -> list[int]:
         if not chat:
             return self._tokens(text, add_special=True, parse_special=True)
-        rendered = in_template(self._template, self._rendered, text, earlier)
+        rendered = in_template(self._template, self._rendered, text, earlier, thinking)
         return self._tokens(rendered, add_special=False, parse_special=True)
 
-    def _rendered(self, messages: Messages) -> str:
+    def _rendered(self, messages: Messages, **options: Any) -> str:
         from transformers.utils.chat_template_utils import render_jinja_template
 
         texts, _ = render_jinja_template(
@@ -46,6 +49,7 @@ class GgufTokenizer:
             add_generation_prompt=True,
             bos_token=self._named(self._library.llama_vocab_bos(self._vocabulary)),
             eos_token=self._named(self._library.llama_vocab_eos(self._vocabulary)),
+            **options,
         )
         return texts[0]
 

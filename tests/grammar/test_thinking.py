@@ -1,0 +1,152 @@
+"""A reasoning model thinks as its template has it, and a grammar begins behind its thinking."""
+
+import json
+from pathlib import Path
+
+import pytest
+from chat_model import CHATML
+from chat_model import tokenizer as chat_tokenizer
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lib import Run, compile_grammar, drafters, run
+
+from backend.decoding.drafter import Drafter
+from backend.engines.fake import FakeEngine
+from backend.errors import DerbyError
+from backend.grammar.sources import GrammarSource
+from backend.grammar.thinking import BehindThinking, closing_tag
+from backend.racing import column_run
+from backend.racing.models import LoadedModels
+from backend.racing.race import Race
+from backend.results.scoreboard import Scoreboard
+from backend.strategies.column import parse_column
+from backend.text import HfTokenizer
+from backend.types import ModelSpec, Request, Sampling
+
+ANSWER = GrammarSource(
+    "json_schema",
+    json.dumps({"type": "array", "items": {"enum": ["yes", "no"]}, "minItems": 2, "maxItems": 4}),
+    "answer",
+)
+LIST = GrammarSource("lark", 'start: item+\nitem: "<li>" /[a-z ]{1,9}/ "</li>"', "test")
+ENGINE = FakeEngine()
+PIECE = ENGINE.tokenizer.piece
+
+
+def closed(pieces: list[str], closing: str) -> int:
+    """Tokens up to the one with which the tag is complete."""
+    return next(n for n in range(1, 1 + len(pieces)) if closing in "".join(pieces[:n]))
+
+
+@settings(max_examples=6, deadline=None)
+@given(
+    st.sampled_from([0.0, 0.7, 1.5]), st.integers(0, 2**40), st.integers(0, 20), st.integers(1, 3)
+)
+def test_text_behind_the_tag_is_the_grammars_under_any_drafter(
+    temperature: float, seed: int, at: int, length: int
+) -> None:
+    """A tag of several tokens, taken from what the model writes by itself."""
+    request = Request("x", 40, Sampling(temperature, seed=seed), ignore_eos=True)
+    free = run(ENGINE, request)
+    closing = "".join(map(PIECE, free.tokens[at : at + length]))
+
+    def decoded(drafter: Drafter | None) -> Run:
+        grammar = compile_grammar(LIST, ENGINE.tokenizer)
+        constraint = BehindThinking(grammar, closing, PIECE)
+        return run(ENGINE, request, drafter, constraint=constraint)
+
+    plain = decoded(None)
+    end = closed(list(map(PIECE, free.tokens)), closing)
+    assert plain.tokens[:end] == free.tokens[:end]
+    compile_grammar(LIST, ENGINE.tokenizer).advance(plain.tokens[end:])  # raises if it breaks it
+    assert closing not in "".join(map(PIECE, plain.tokens[: end - 1]))
+    for name, make in drafters(ENGINE, request.sampling).items():
+        found = decoded(make())
+        assert (found.tokens, found.reason) == (plain.tokens, plain.reason), name
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_columns_with_a_grammar_agree_behind_thinking_and_only_the_answer_is_judged(
+    monkeypatch: pytest.MonkeyPatch, temperature: float
+) -> None:
+    def raced(closing: str, *names: str) -> Scoreboard:
+        monkeypatch.setattr(column_run, "closing_tag", lambda *_: closing)
+        columns = tuple(
+            parse_column(name).with_settings({} if name == "kv" else {"grammar": ANSWER})
+            for name in names
+        )
+        board = Scoreboard(columns)
+        request = Request("Who?", 200, Sampling(temperature, seed=4), chat=False)
+        Race(request, columns, ModelSpec("fake", "fake")).run(
+            LoadedModels(), board.add, lambda: False
+        )
+        return board
+
+    free = raced("", "kv").scores[0].tokens
+    closing = "".join(map(PIECE, free[5:7]))
+    board = raced(closing, "kv", "grammar", "lookup", "speculative", "lookahead")
+    grammar, *others = board.scores[1:]
+    end = closed(list(map(PIECE, free)), closing)
+    assert grammar.tokens[:end] == free[:end]
+    assert grammar.reason == "end of text"
+    assert json.loads(bytes(t for t in grammar.tokens[end:] if t < 256))
+    for score in others:
+        assert score.tokens == grammar.tokens
+    assert {score.judged and score.judged.verdict for score in board.scores[1:]} == {"valid"}
+    unclosed = raced("</never>", "grammar").scores[0]
+    assert unclosed.expected == "'</never>'"
+
+
+OPENS = (
+    "<|im_start|>assistant\n"
+    "{% if not SWITCH %}<think>\n\n</think>\n\n{% else %}<think>\n{% endif %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("usual", "switch", "before"),
+    [
+        (
+            "on",
+            "enable_thinking",
+            "{% if enable_thinking is not defined %}{% set enable_thinking = true %}{% endif %}",
+        ),
+        ("off", "thinking", ""),
+    ],
+)
+def test_a_template_that_knows_thinking_switches_it(
+    tmp_path: Path, usual: str, switch: str, before: str
+) -> None:
+    made = chat_tokenizer()
+    made.chat_template = f"{before}{CHATML}{OPENS.replace('SWITCH', switch)}"
+    made.save_pretrained(tmp_path)
+    tokenizer = HfTokenizer(tmp_path, frozenset(), 300)
+    off, on, plain = (tokenizer.encode("Hi", chat=True, thinking=t) for t in ("off", "on", ""))
+    assert plain == {"on": on, "off": off}[usual]
+    assert [closing_tag(prompt, tokenizer.piece) for prompt in (off, on)] == ["", "</think>"]
+
+
+def test_a_template_that_does_not_know_thinking_says_so(tmp_path: Path) -> None:
+    chat_tokenizer().save_pretrained(tmp_path)
+    tokenizer = HfTokenizer(tmp_path, frozenset(), 300)
+    with pytest.raises(DerbyError, match="no thinking to switch"):
+        tokenizer.encode("Hi", chat=True, thinking="off")
+    with pytest.raises(DerbyError, match="no thinking to switch"):
+        Request("Hi", chat=False, thinking="on")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "closing"),
+    [
+        ("a <think>\n", "</think>"),
+        ("<seed:think>", "</seed:think>"),
+        ("[THINK]", "[/THINK]"),
+        ("<thinking> ", "</thinking>"),
+        ("<think>\n\n</think>\n\n", ""),
+        ("<think> a", ""),
+        ("I think>", ""),
+        ("", ""),
+    ],
+)
+def test_an_opened_tag_is_seen(prompt: str, closing: str) -> None:
+    assert closing_tag(list(prompt.encode()), PIECE) == closing
