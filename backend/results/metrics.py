@@ -343,9 +343,10 @@ class Score:
             return [(told.rounds, accepted) for accepted in told.places]
         rounds: list[tuple[int, int]] = []
         for moment, step in self.step_at.items():
-            seen = self.proposed_at.get(moment)
-            depth = step.drafted if seen is None else seen.depth(step.drafted)
-            rounds.append((max(depth, step.accepted), step.accepted))
+            if step.drafted:  # 0: nothing was guessed, or a library does not say how much
+                seen = self.proposed_at.get(moment)
+                depth = step.drafted if seen is None else seen.depth(step.drafted)
+                rounds.append((max(depth, step.accepted), step.accepted))
         longest = max((offered for offered, _ in rounds), default=0)
         return [
             (sum(k >= i for k, _ in rounds), sum(k >= i for _, k in rounds))

@@ -209,6 +209,7 @@ def test_a_lane_that_knows_little_is_folded_all_the_same() -> None:
     bare = replace(step([], 0.5, rows=0), origins=["sampled"] * 2, seconds={"total": 0.5})
     score = scored(Started(0, 9, "remote"), bare, bare, Finished(0, "end of text", []))
     assert (score.length, score.tokens, score.parts) == (4, [], {})
+    assert scored(replace(bare, accepted=1)).positions == [], "of how many, nobody says"
     assert score.times == [0.5, 0.5, 1.0, 1.0]
     assert (score.tpot, score.tokens_per_forward, score.mean_rows) == (0.25, 0, 0)
     assert score.speedup_over(scored(*(step([t], 1.0) for t in range(9)))) == 4.0
