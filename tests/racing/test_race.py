@@ -200,7 +200,7 @@ def test_an_unknown_draft_fails_its_own_column_only() -> None:
     assert engines.asked == ["fake", "nobody"], "a download that fails is not tried again"
 
 
-def test_a_draft_with_another_tokenizer_is_refused_by_name() -> None:
+def test_a_draft_with_another_vocabulary_is_refused_by_name() -> None:
     engines = loaded()
     other = FakeEngine(vocab_size=300)
     other.spec = ModelSpec("other", "fake")
@@ -209,7 +209,7 @@ def test_a_draft_with_another_tokenizer_is_refused_by_name() -> None:
     _, board = raced(columns, engines)
     assert [score.state for score in board.scores] == ["done", "failed"]
     assert "other on fake" in board.scores[1].message
-    assert "the vocabulary differ" in board.scores[1].message
+    assert "another vocabulary" in board.scores[1].message
     assert other.open_sessions == engines.engines["fake"].open_sessions == 0
 
 
