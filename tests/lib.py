@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Sequence, Set
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -65,13 +66,34 @@ def constraint_of(source: GrammarSource, vocabulary: Vocabulary) -> GrammarConst
 
 def naive(engine: FakeEngine, prompt: Sequence[int], request: Request) -> list[int]:
     """The definition of a lossless answer: every token chosen from the logits of its prefix."""
-    sampler = Sampler(request.sampling)
+    sampler, greedy = Sampler(request.sampling), replace(request.sampling, temperature=0)
     text = list(prompt)
     while len(text) - len(prompt) < request.max_new_tokens:
-        text.append(sampler.choose(engine.logits(text), len(text)).token)
-        if text[-1] in engine.tokenizer.eos_ids:
+        logits = engine.logits(text)
+        if greedy.repetition_penalty != 1:
+            logits = processed(logits, text, greedy)
+        text.append(sampler.choose(logits, len(text)).token)
+        if text[-1] in engine.tokenizer.eos_ids and not request.ignore_eos:
             break
     return text[len(prompt) :]
+
+
+def processed(logits: Logits, text: Sequence[int], sampling: Sampling) -> Logits:
+    """Logits [V] behind a text as transformers makes them: what tokens are drawn from is their
+    softmax, at temperature 0 their largest is the token.
+    """
+    import torch
+    from transformers import GenerationConfig, GenerationMixin
+
+    chosen = {"repetition_penalty": sampling.repetition_penalty}
+    if sampling.temperature:
+        chosen = asdict(sampling) | {"do_sample": True}
+        del chosen["seed"]
+    configured = GenerationConfig(**chosen)
+    model: Any = GenerationMixin()
+    processors = model._get_logits_processor(configured, len(text), device="cpu")
+    scores: Any = processors(torch.tensor([text]), torch.tensor(logits)[None])
+    return scores[0].numpy()
 
 
 @dataclass

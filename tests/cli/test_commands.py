@@ -194,7 +194,7 @@ def test_the_list_of_commands_is_there_without_importing_them() -> None:
         (("bench", *FAKE, "--limit", "-1"), "-1"),
         (("tune", *FAKE, "--limit", "-1"), "-1"),
         (("verify", "--prompts", "0"), "0"),
-        (("verify", "--engine", "torch", "--prompts", "1", "--first", "4"), "There are 3 cases"),
+        (("verify", "--engine", "torch", "--prompts", "1", "--first", "6"), "There are 5 cases"),
         (("race", "bad \udcff prompt", *FAKE, "-c", "kv"), "Character 5 of the prompt"),
         (("race", "xx", *FAKE, "-c", "kv", "--stop", "\udcff"), "Character 1 of the stop string"),
     ],
@@ -348,8 +348,10 @@ def test_a_set_up_without_a_cache_folder_says_so(
 @pytest.mark.model
 @pytest.mark.thorough
 def test_verify_goes_on_at_the_case_where_it_was_ended() -> None:
-    asked = ("--engine", "torch", "--prompts", "1", "--max-new-tokens", "4", "--first", "7")
+    asked = ("--engine", "torch", "--prompts", "1", "--max-new-tokens", "4", "--first", "5")
     told = run("verify", *asked)
     assert told.exit_code == 0
-    assert told.stdout.startswith("7/7 torch fp32 explain T=1.0 seed=2: ")
+    assert told.stdout.startswith(
+        "5/5 torch fp32 explain T=1.0, min-p 0.1, repetition-penalty 1.2 seed=1: "
+    )
     assert told.stdout.endswith("1 of 1 cases: all columns equal\n")

@@ -29,14 +29,21 @@ MODELS = {
 
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize(
-    ("temperature", "seed", "tokens", "cache"),
-    [(0.0, 0, 60, True), (0.7, 0, 40, True), (1.0, 2**62, 40, True), (0.7, 1, 20, False)],
+    ("sampling", "tokens", "cache"),
+    [
+        (Sampling(), 60, True),
+        (Sampling(0.7), 40, True),
+        (Sampling(1.0, seed=2**62), 40, True),
+        (Sampling(0.7, seed=1), 20, False),
+        (Sampling(repetition_penalty=1.5), 40, True),
+        (Sampling(1.0, min_p=0.1, repetition_penalty=0.7), 40, True),
+    ],
+    ids=str,
 )
 def test_every_lossless_composition_equals_the_definition(
-    model: str, temperature: float, seed: int, tokens: int, cache: bool
+    model: str, sampling: Sampling, tokens: int, cache: bool
 ) -> None:
     engine = MODELS[model]
-    sampling = Sampling(temperature, seed=seed)
     request = Request("x", max_new_tokens=tokens, sampling=sampling)
     expected = naive(engine, PROMPT, request)
     plain = run(engine, request).score.text
@@ -62,6 +69,9 @@ def test_a_rejection_at_any_position_of_a_block_changes_nothing(wrong: int) -> N
     temperature=st.sampled_from([0.0, 0.5, 1.0]),
     top_k=st.sampled_from([0, 1, 5]),
     top_p=st.sampled_from([0.5, 0.9, 1.0]),
+    min_p=st.sampled_from([0.0, 0.2]),
+    penalty=st.sampled_from([0.6, 1.0, 1.3]),
+    ignore_eos=st.booleans(),
     seed=st.integers(0, 2**63 - 1),
     prompt=st.binary(min_size=1, max_size=200),
     length=st.integers(1, 40),
@@ -72,14 +82,17 @@ def test_any_request_any_drafter(
     temperature: float,
     top_k: int,
     top_p: float,
+    min_p: float,
+    penalty: float,
+    ignore_eos: bool,
     seed: int,
     prompt: bytes,
     length: int,
     pick: int,
 ) -> None:
     engine = MODELS["repetitive"]
-    sampling = Sampling(temperature, top_k, top_p, seed)
-    request = Request("x", max_new_tokens=length, sampling=sampling)
+    sampling = Sampling(temperature, top_k, top_p, seed, min_p, penalty)
+    request = Request("x", length, sampling, ignore_eos=ignore_eos)
     made = list(drafters(engine, sampling).items())
     name, make = made[pick % len(made)]
     found = run(engine, request, make(), prompt=tuple(prompt))
@@ -111,6 +124,29 @@ def test_eos_inside_an_accepted_block_ends_the_text_there(offset: int) -> None:
     assert found.reason == "end of text"
     assert found.score.positions[0][0] == sum(1 for s in found.steps if s.drafted)
     assert sum(accepted for _, accepted in found.score.positions) == found.score.accepted
+
+
+def test_a_text_of_fixed_length_goes_on_behind_its_end() -> None:
+    engine = EndAt()
+    engine.end = 9
+    request = Request("x", max_new_tokens=30, ignore_eos=True)
+    truth = naive(engine, PROMPT, request)
+    for name, make in drafters(engine, request.sampling).items():
+        found = run(engine, request, make())
+        assert (found.tokens, found.reason) == (truth, "token limit"), name
+    assert (len(truth), truth.index(ByteTokenizer.EOS)) == (30, 9)
+    seen = run(engine, request).score.text
+    stopped = run(engine, replace(request, stop=(seen[20],)))
+    assert (stopped.reason, stopped.score.text) == ("stop string", seen[: seen.index(seen[20])])
+
+
+@pytest.mark.parametrize("penalty", [0.5, 1.6])
+def test_a_draft_that_is_the_target_is_right_under_a_repetition_penalty(penalty: float) -> None:
+    """It would not be if it did not count its own guesses among what the text has seen."""
+    engine, sampling = MODELS["short-lived"], Sampling(0.8, repetition_penalty=penalty)
+    request = Request("x", max_new_tokens=40, sampling=sampling)
+    found = run(engine, request, drafters(engine, sampling)["same draft k=8"](), PROMPT[:9])
+    assert found.score.accepted == found.score.drafted > 20
 
 
 @pytest.mark.parametrize("start", range(1, 11))

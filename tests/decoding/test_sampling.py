@@ -10,13 +10,20 @@ import pytest
 from eight import DRAWS, MODEL, RUN, START, TEMPERATURE, Timeless, exact, followers, pvalue
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
-from lib import Noisy, drafting, run
+from lib import Noisy, drafting, processed, run
 from scipy.stats import kstest
 
 from backend.decoding import loop as decode
 from backend.decoding import sampling, verification
 from backend.decoding.drafter import Drafter
-from backend.decoding.sampling import Choice, Sampler, noise, truncate
+from backend.decoding.sampling import (
+    Choice,
+    Sampler,
+    noise,
+    penalize,
+    probabilities,
+    truncate,
+)
 from backend.decoding.verification import Verdict, verify
 from backend.drafters.draft_length import DraftLength
 from backend.drafters.lookahead import Lookahead
@@ -108,6 +115,42 @@ def test_top_k_and_top_p_leave_what_the_definition_leaves(
     assert {int(i) for i in np.flatnonzero(found > -np.inf)} == kept
     assert all(found[i] == logits[i] for i in kept)
     assert np.array_equal(logits, np.array(scores, np.float32)), "the logits were changed"
+
+
+@given(
+    st.integers(0, 2**32),
+    st.builds(
+        Sampling,
+        temperature=st.sampled_from([0.0, 0.3, 1.0, 2.0]),
+        top_k=st.sampled_from([0, 1, 20]),
+        top_p=st.sampled_from([0.3, 0.9, 1.0]),
+        min_p=st.sampled_from([0.0, 0.01, 0.3, 1.0]),
+        repetition_penalty=st.sampled_from([0.4, 1.0, 1.3, 10.0]),
+    ),
+)
+def test_tokens_have_the_probabilities_that_transformers_gives_them(
+    seed: int, sampling: Sampling
+) -> None:
+    drawn = np.random.default_rng(seed)
+    text, scores = drawn.integers(0, 50, 20).tolist(), drawn.normal(scale=3, size=50)
+    logits = scores.astype(np.float32)
+    expected = processed(logits, text, sampling)
+    penalize(logits, text, sampling.repetition_penalty)
+    if not sampling.temperature:
+        assert np.array_equal(logits, expected)
+    else:
+        weights = np.exp(expected - expected.max())
+        assert np.allclose(probabilities(logits, sampling), weights / weights.sum(), atol=1e-6)
+
+
+@given(st.integers(0, 2**32), st.lists(st.integers(0, 399), max_size=99))
+def test_a_part_of_the_vocabulary_has_the_same_penalty(seed: int, text: list[int]) -> None:
+    whole = np.random.default_rng(seed).normal(size=300).astype(np.float32)
+    among = np.arange(3, 300, 7)
+    part = whole[among]
+    penalize(whole, text, 1.3)
+    penalize(part, text, 1.3, among)
+    assert np.array_equal(whole[among], part)
 
 
 @given(

@@ -22,9 +22,11 @@ from eight import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
-from lib import PROMPT, STEEP, Noisy, Run, drafters, drafting, naive, run
+from lib import PROMPT, STEEP, Noisy, Run, drafters, drafting, naive, processed, run
 from numpy.typing import NDArray
 from races import run_solo
+from scipy.special import softmax
+from scipy.stats import chisquare
 
 from backend.bench.prompts import PROMPTS
 from backend.decoding import verification
@@ -166,6 +168,34 @@ def test_so_have_the_first_tokens_of_many_seeds(seeds: int) -> None:
         tokens = written("tree", seed, 5).tokens
         counts[tokens[1], tokens[2]] += 1
     assert fits("tree", counts) > 1e-3
+
+
+@pytest.mark.parametrize("draws", [2_000, pytest.param(20_000, marks=pytest.mark.thorough)])
+def test_a_text_that_repeats_less_has_the_distribution_of_its_definition(draws: int) -> None:
+    """Three tokens, two of them drafted: each row has seen other ones."""
+    start = START[:2]
+    sampling = Sampling(TEMPERATURE, min_p=0.2, repetition_penalty=1.7)
+    chances: dict[tuple[int, ...], float] = {(): 1.0}
+    for _ in range(3):
+        behind = dict[tuple[int, ...], float]()
+        for text, chance in chances.items():
+            seen = [*start, *text]
+            scores = processed(MODEL.logits(seen), seen, sampling).astype(np.float64)
+            behind |= {(*text, i): chance * p for i, p in enumerate(softmax(scores)) if p}
+        chances = behind
+    counts = dict.fromkeys(chances, 0)
+    for seed in range(draws):
+        own = replace(sampling, seed=seed)
+        drafter = drafting(NEAR, DraftLength(2), IndependentSampler(own))
+        request = Request("x", max_new_tokens=3, sampling=own)
+        rule = DistributionVerifier()
+        tokens = run(MODEL, request, drafter, start, rule, clock=Timeless()).tokens
+        counts[tuple(tokens)] += 1
+    often = [text for text, chance in chances.items() if chance * draws >= 5]
+    found, expected = [counts[t] for t in often], [draws * chances[t] for t in often]
+    found.append(draws - sum(found))
+    expected.append(draws - sum(expected))
+    assert chisquare(found, expected).pvalue > 1e-3
 
 
 EXAMINE, DRAW, PROPOSE, CUT = (

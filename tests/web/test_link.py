@@ -25,8 +25,11 @@ USUAL = {
     "temperature": 0.5,
     "top_k": 0,
     "top_p": 1.0,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
     "seed": 0,
     "stop": "",
+    "ignore_eos": False,
     "chat": True,
     "context": 0,
     "heal": True,
@@ -47,15 +50,29 @@ USUAL = {
 @given(
     st.text(min_size=1, max_size=99).filter(str.strip),
     st.integers(1, 99),
-    st.builds(Sampling, st.sampled_from([0.0, 0.7]), st.integers(0, 9), seed=st.integers(0, 99)),
+    st.builds(
+        Sampling,
+        st.sampled_from([0.0, 0.7]),
+        st.integers(0, 9),
+        seed=st.integers(0, 99),
+        min_p=st.sampled_from([0.0, 0.1]),
+        repetition_penalty=st.sampled_from([1.0, 1.2]),
+    ),
+    st.booleans(),
     st.booleans(),
     st.lists(st.sampled_from(["\n\n", "end", "a&b=c", "\t"]), max_size=2).map(tuple),
     st.integers(0, 5),
 )
 def test_the_form_asks_for_the_very_same_race_again(
-    prompt: str, tokens: int, sampling: Sampling, chat: bool, stop: tuple[str, ...], top: int
+    prompt: str,
+    tokens: int,
+    sampling: Sampling,
+    ignore_eos: bool,
+    chat: bool,
+    stop: tuple[str, ...],
+    top: int,
 ) -> None:
-    request = Request(prompt, tokens, sampling, chat, stop, top=top)
+    request = Request(prompt, tokens, sampling, chat, stop, top=top, ignore_eos=ignore_eos)
     own = GrammarSource("regex", "a+", "my own")
     columns = (*RECORD.columns, parse_column("grammar:grammar=own", own))
     query = link(settings_of(request, columns, RECORD.target))
