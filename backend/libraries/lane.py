@@ -170,17 +170,16 @@ class _Answer:
     def started(self, *, keeps_text: bool) -> Started:
         """The first event. Raises DerbyError for a prompt that fills the context."""
         model, tokenizer = self._model, self._model.tokenizer
-        spec = model.spec
+        name, parts = (str(model.spec), model.spec.parts) if model.spec else ("", {})
         if tokenizer is None:
-            return Started(self._column, 0, str(spec), "", spec.parts, keeps_text)
+            return Started(self._column, 0, name, "", parts, keeps_text)
         prompt = len(prompt_tokens(tokenizer, self._request))
         if model.max_context and prompt >= model.max_context:
             raise DerbyError(
                 f"The prompt has {prompt:,} tokens; the context holds {model.max_context:,}. "
                 "Shorten the prompt."
             )
-        print_of = tokenizer.fingerprint
-        return Started(self._column, prompt, str(spec), print_of, spec.parts, keeps_text)
+        return Started(self._column, prompt, name, tokenizer.fingerprint, parts, keeps_text)
 
     def event(self, part: Part | Serving, seconds: float) -> Event:
         """What a part is to a race; afterwards `reason` says if it is the last."""

@@ -58,11 +58,11 @@ class StoppedError(Exception):
 
 class LibraryModel(Protocol):
     """What a library has loaded, with the tokenizer of the model's folder (None: only the library
-    has one, and gives text). `max_context` 0: not known.
+    has one, and gives text). `spec` None, `max_context` 0: not known.
     """
 
     @property
-    def spec(self) -> ModelSpec: ...
+    def spec(self) -> ModelSpec | None: ...
 
     @property
     def weight_bytes(self) -> int: ...
