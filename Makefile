@@ -1,6 +1,6 @@
 # make run    start the page on 127.0.0.1:7860; what it needs is prepared meanwhile
 # make setup  prepare everything that it needs, and stop
-# make llamacpp  install the llama.cpp engine, which runs any GGUF file
+# make libraries  install openvino-genai and llama.cpp, for columns of their own decoding
 # make test   prepare, and run what a change must pass: minutes
 # make test-all  everything: also the thorough tests and a Ray cluster
 # make test-plugins  the packages in plugins/, installed into build/plugins
@@ -21,7 +21,7 @@ COMPILE = { test -e .venv/compiled || { nice $(BIN)/python -m compileall -q -x '
 # the cores from the other tests.
 THREE_AT_A_TIME = --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: run setup llamacpp test types tests test-all test-plugins test-thorough test-cluster verify bench gpu soak
+.PHONY: run setup libraries test types tests test-all test-plugins test-thorough test-cluster verify bench gpu soak
 
 run: .venv/installed
 	$(COMPILE) & $(BIN)/python app.py
@@ -29,8 +29,8 @@ run: .venv/installed
 setup: .venv/installed
 	$(COMPILE) & $(BIN)/python -m backend setup && wait
 
-llamacpp: .venv/installed
-	$(BIN)/python -m pip install --disable-pip-version-check -r requirements-llamacpp.txt
+libraries: .venv/installed
+	$(BIN)/python -m pip install --disable-pip-version-check -r requirements-libraries.txt
 
 test: .venv/installed-dev
 	$(COMPILE) & $(BIN)/python -m backend setup && wait

@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from backend.errors import DerbyError
 from backend.types import (
@@ -93,19 +93,6 @@ class Tokenizer(Protocol):
     def fingerprint(self) -> str:
         """Equal fingerprints mean equal vocabularies."""
         ...
-
-
-@runtime_checkable
-class SpellingTokenizer(Tokenizer, Protocol):
-    """A tokenizer that says which bytes its tokens stand for."""
-
-    @property
-    def spelling(self) -> Sequence[bytes]:
-        """The bytes of each token in a text, none of special ones."""
-        ...
-
-    @property
-    def special(self) -> frozenset[int]: ...
 
 
 class Render(Protocol):

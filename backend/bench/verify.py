@@ -6,14 +6,12 @@ from itertools import product
 
 from backend.bench.prompts import PROMPTS, Prompt
 from backend.bench.runner import raced
-from backend.engines.registry import engine_named
 from backend.errors import DerbyError
 from backend.racing.models import LoadedModels
 from backend.racing.race import MAX_COLUMNS, Race
 from backend.results.sentences import verdict
 from backend.strategies.column import Column, parse_column
 from backend.strategies.registry import BASELINE, strategies
-from backend.strategies.speculative import TRAINED
 from backend.types import ModelSpec, Request, Sampling
 
 
@@ -26,12 +24,6 @@ def verified_columns() -> tuple[Column, ...]:
         if name != BASELINE
     ]
     return tuple(map(parse_column, (BASELINE, *texts)))
-
-
-def runs_on(column: Column, target: ModelSpec) -> bool:
-    """Whether the target's engine can run a verified column: trained drafts read hidden states."""
-    able, draft = engine_named(target.engine).capabilities, column.settings().get("draft")
-    return able.hidden_states or draft != TRAINED
 
 
 USUAL = Sampling(0.0), Sampling(0.7), Sampling(1.0)
@@ -85,8 +77,7 @@ def verify(
     Raises DerbyError if there is nothing to compare with, for KV reuse fails.
     """
     for case in chosen:
-        chosen_here = columns or tuple(c for c in verified_columns() if runs_on(c, case.target))
-        races = _races(chosen_here, case.sampling.temperature)
+        races = _races(columns or verified_columns(), case.sampling.temperature)
         results = [_run(case, some, models, max_new_tokens) for some in races]
         verdicts = [verdict for result in results for verdict in result.verdicts]
         equal = all(result.equal for result in results)

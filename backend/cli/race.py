@@ -51,7 +51,7 @@ def race(
     ] = 0,
     grammar: Annotated[
         Path | None,
-        typer.Option(help="A .lark, .schema.json or .regex file, for columns with grammar=own."),
+        typer.Option(help="A .lark, .schema.json, .regex or .gbnf file, for grammar=own."),
     ] = None,
     top: Annotated[
         int,

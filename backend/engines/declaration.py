@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from backend.errors import DerbyError
-from backend.types import Capabilities, ModelSpec
+from backend.types import ModelSpec
 
 NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}")
 
@@ -25,9 +25,7 @@ class EngineDeclaration:
     what cannot be had.
 
     `models` are the names of models that the engine brings itself; (): it takes any that
-    models/files.py knows; `folders`: as the Hugging Face folders that are made there.
-    `capabilities` are what it can do with a model that allows it: those of
-    a loaded one may be less. `pass_seconds(spec)` states what passes take, seconds by number of
+    models/files.py knows. `pass_seconds(spec)` states what passes take, seconds by number of
     rows, {} where that is not worth knowing; None: they are measured. `exact` are the precisions
     in which a row's logits do not depend on how many rows run with it, the usual one first. A
     `demo` stands in for a model, and is offered only where that is asked for.
@@ -42,10 +40,8 @@ class EngineDeclaration:
     estimate_bytes: Callable[[ModelSpec, Say], int]
     peak_bytes: Callable[[ModelSpec, Say], int] | None = None
     models: tuple[str, ...] = ()
-    capabilities: Capabilities = Capabilities()  # noqa: RUF009 (frozen)
     pass_seconds: Callable[[ModelSpec], Mapping[int, float]] | None = None
     loads_at_once: bool = False
-    folders: bool = True
     exact: tuple[str, ...] = ()
     demo: bool = False
 

@@ -165,7 +165,6 @@ FAKE = EngineDeclaration(
     open=open_fake,
     estimate_bytes=lambda _spec, _say: WEIGHT_BYTES,
     models=("fake", "fake-slow", "fake-draft", "fake-loop", "fake-one-token"),
-    capabilities=CAPABILITIES,
     pass_seconds=lambda spec: STEEP_PASSES if spec.name == "fake-priced" else {},
     loads_at_once=True,
     demo=True,

@@ -7,8 +7,6 @@ from types import MappingProxyType
 
 from backend.engines.declaration import EngineDeclaration
 from backend.engines.fake import FAKE
-from backend.engines.llamacpp.abilities import installed
-from backend.engines.llamacpp.declaration import LLAMACPP
 from backend.engines.openvino.declaration import OPENVINO
 from backend.engines.torch.declaration import TORCH
 from backend.errors import DerbyError
@@ -16,7 +14,7 @@ from backend.plugins import load_declared
 from backend.types import ModelSpec
 
 GROUP = "decode_derby.engines"
-OURS = (OPENVINO, TORCH, *((LLAMACPP,) if installed() else ()), FAKE)
+OURS = (OPENVINO, TORCH, FAKE)
 
 
 def engines() -> Mapping[str, EngineDeclaration]:
@@ -57,14 +55,13 @@ def copy_spec(target: ModelSpec, precision: str) -> ModelSpec:
     """Where a copy of the target in another precision runs: on the target's own engine if that has
     it, else on the CPU by the first engine that does.
 
-    A model that its engine brings itself is its own copy, because no other engine knows it; one in
-    a file of its engine's has none, as opening it says. Raises
+    A model that its engine brings itself is its own copy, because no other engine knows it. Raises
     DerbyError for a precision that no engine has.
     """
     own = engine_named(target.engine)
     if own.models:
         return target
-    if precision in own.precisions or not own.folders:
+    if precision in own.precisions:
         return replace(target, precision=precision)
     for other in engines().values():
         if precision in other.precisions and not other.models:

@@ -9,10 +9,10 @@ from typing import Literal
 
 from backend.decoding.drafter import Decision
 from backend.decoding.sampling import COLDEST
-from backend.engines.llamacpp.abilities import AS_IT_IS
 from backend.errors import DerbyError
 from backend.grammar.compile import composed
 from backend.grammar.sources import GrammarSource
+from backend.libraries.llamacpp import GGUF
 from backend.models.files import BUILT_IN, BUILT_IN_TITLE
 from backend.strategies.column import Column
 from backend.strategies.equivalents import NOTHING_DRAFTED, Draft, Equivalent, Lookup, Nothing
@@ -40,7 +40,7 @@ class Model:
     @property
     def gguf(self) -> bool:
         """Whether it is a GGUF file, run as it is."""
-        return self.precision == AS_IT_IS
+        return self.precision == GGUF
 
     @property
     def local(self) -> bool:
@@ -145,7 +145,7 @@ def _with(made: Plan, equivalent: Equivalent) -> Plan:
 
 def _model(spec: ModelSpec) -> Model:
     precision = spec.precision.removesuffix("-exact")
-    if spec.name == BUILT_IN and precision == AS_IT_IS:
+    if spec.name == BUILT_IN and precision == GGUF:
         return Model(BUILT_IN, precision)
     return Model(_published(spec.name), precision)
 

@@ -35,9 +35,15 @@ _LONGEST = 300
 @lru_cache(maxsize=64)
 def definition_of(source: GrammarSource) -> str:
     """A grammar as llguidance's JSON, so that no text can be taken for another format. Nothing is
-    compiled. Raises DerbyError for an import of what does not ship, and for what is not JSON.
+    compiled. Raises DerbyError for an import of what does not ship, for what is not JSON, and for
+    GBNF.
     """
     match source.kind:
+        case "gbnf":
+            raise DerbyError(
+                f"The grammar {source.name!r} is GBNF, which llama.cpp columns take as it is: "
+                "choose such a column, or write it as Lark."
+            )
         case "lark":
             grammar = {"lark_grammar": composed(source.text)}
         case "regex":
@@ -75,7 +81,7 @@ def _body(source: GrammarSource) -> str:
             return f"%lark {{\n{composed(source.text)}\n}}"
         case "regex":
             return regex_literal(source.text.rstrip("\r\n"))
-        case "json_schema":
+        case _:
             return f"%json {json.dumps(_schema(source.text))}"
 
 

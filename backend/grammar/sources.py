@@ -9,14 +9,20 @@ from typing import Literal, get_args
 
 from backend.errors import DerbyError
 
-Kind = Literal["lark", "json_schema", "regex"]
+#: GBNF is llama.cpp's own: it takes such a text as it is.
+Kind = Literal["lark", "json_schema", "regex", "gbnf"]
 
 #: Longest grammar taken, in UTF-8 bytes: far above what people write, small enough that
 #: compiling a hostile one stays cheap.
 MAX_BYTES = 16 * 1024
 
 FOLDER = Path(__file__).resolve().parents[2] / "grammars"
-_SUFFIXES: dict[str, Kind] = {".lark": "lark", ".schema.json": "json_schema", ".regex": "regex"}
+_SUFFIXES: dict[str, Kind] = {
+    ".lark": "lark",
+    ".schema.json": "json_schema",
+    ".regex": "regex",
+    ".gbnf": "gbnf",
+}
 
 #: What turns the order of shown text around, so that a grammar reads as what it is not; and NUL.
 _UNSEEN = re.compile("[\0\u202a-\u202e\u2066-\u2069]")
@@ -78,14 +84,9 @@ def shipped() -> dict[str, GrammarSource]:
 
 
 def grammar_from_file(path: Path) -> GrammarSource:
-    """The grammar in a file, whose name ends in `.lark`, `.schema.json` or `.regex`. Raises
-    DerbyError for other names, and if it cannot be read.
+    """The grammar in a file, of the kind that its name's ending says. Raises DerbyError for other
+    names, and if it cannot be read.
     """
-    if path.suffix == ".gbnf":
-        raise DerbyError(
-            f"The grammar {path.name!r} is GBNF, which llama.cpp's server takes as it is; here run "
-            "Lark, JSON Schema and regular expressions: write it as Lark."
-        )
     for suffix, kind in _SUFFIXES.items():
         if path.name.endswith(suffix):
             try:

@@ -12,13 +12,12 @@ from __future__ import annotations
 import re
 import threading
 import weakref
-from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from backend.errors import DerbyError
 from backend.grammar.sources import GrammarSource
-from backend.text import ByteTokenizer, HfTokenizer, SpellingTokenizer, Tokenizer
+from backend.text import ByteTokenizer, HfTokenizer, Tokenizer
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
@@ -115,43 +114,24 @@ def build(tokenizer: Tokenizer, slices: tuple[str, ...] = SLICES) -> Vocabulary:
                 f"a token stands for ({str(error)[:80]}): choose one with a byte-level or "
                 "byte-fallback tokenizer, or a column without a grammar."
             ) from error
-    else:
-        if isinstance(tokenizer, ByteTokenizer):
-            spelled = _Spelled([*(bytes([i]) for i in range(256)), b""], {tokenizer.EOS}, eos)
-        elif isinstance(tokenizer, SpellingTokenizer):
-            spelled = _Spelled(tokenizer.spelling, tokenizer.special, eos)
-        else:
-            raise DerbyError(
-                f"A grammar cannot constrain the tokenizer {type(tokenizer).__name__}: "
-                "choose a model with a fast tokenizer."
-            )
-        tokens = LLTokenizer(TokenizerWrapper(spelled), eos_token=eos, slices=list(slices))
+    elif isinstance(tokenizer, ByteTokenizer):
+        tokens = LLTokenizer(TokenizerWrapper(_Bytes()), eos_token=eos, slices=list(slices))
         known = tokens.vocab_size
+    else:
+        raise DerbyError(
+            f"A grammar cannot constrain the tokenizer {type(tokenizer).__name__}: "
+            "choose a model with a fast tokenizer."
+        )
     known = min(known, size)
     return Vocabulary(tokens, size, known, frozenset(i for i in eos if i < known))
 
 
-class _Spelled:
-    """A vocabulary given by the bytes of its tokens, in the form that llguidance's TokenizerWrapper
-    reads. A text is spelled by the longest token each time, because the spelling of the model's own
-    tokenizer is not known here.
-    """
+class _Bytes:
+    """The vocabulary of ByteTokenizer, in the form that llguidance's TokenizerWrapper reads."""
 
-    bos_token_id = None
-
-    def __init__(self, spelling: Sequence[bytes], special: Set[int], eos: Sequence[int]) -> None:
-        self.tokens = [f"<{i}>".encode() if i in special else t for i, t in enumerate(spelling)]
-        self.special_token_ids = sorted(special)
-        self.eos_token_id = eos[0]
-        self._ids = {t: i for i, t in enumerate(self.tokens) if t and i not in special}
-        self._longest = max(map(len, self._ids), default=0)
+    bos_token_id, eos_token_id = None, ByteTokenizer.EOS
+    tokens = (*(bytes([i]) for i in range(256)), b"<256>")
+    special_token_ids = (ByteTokenizer.EOS,)
 
     def __call__(self, text: bytes) -> list[int]:
-        tokens, at = list[int](), 0
-        while at < len(text):
-            ends = range(min(len(text), at + self._longest), at, -1)
-            end = next((end for end in ends if text[at:end] in self._ids), 0)
-            if end:
-                tokens.append(self._ids[text[at:end]])
-            at = end or at + 1
-        return tokens
+        return list(text)

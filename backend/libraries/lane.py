@@ -121,6 +121,7 @@ def library_events(
         yield answer.finished()
     finally:
         generation.close()
+        model.stop()
 
 
 #: What was written, and the seconds that it took.

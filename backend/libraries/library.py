@@ -87,6 +87,12 @@ class LibraryModel(Protocol):
         """
         ...
 
+    def stop(self) -> None:
+        """Break off an answer that nobody wants any more, and that would not be told by `emit` for
+        long.
+        """
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Library:

@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from backend.engines.declaration import EngineDeclaration
 from backend.engines.registry import engine_named
 from backend.libraries.library import Library
+from backend.libraries.llamacpp import LLAMACPP
 from backend.libraries.transformers import TRANSFORMERS
 
-LIBRARIES: Mapping[str, Library] = {each.name: each for each in (TRANSFORMERS,)}
+LIBRARIES: Mapping[str, Library] = {each.name: each for each in (TRANSFORMERS, LLAMACPP)}
 
 
 def declared(name: str) -> EngineDeclaration:

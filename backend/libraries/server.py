@@ -115,6 +115,8 @@ class ServerModel:
 
     def synchronize(self) -> None: ...
 
+    def stop(self) -> None: ...
+
     def answer(self, request: Request, settings: Settings, emit: Emit) -> None:
         """See LibraryModel. A server that does not know the fields beyond OpenAI's is asked once
         more without them, unless the request is another then.

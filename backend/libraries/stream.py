@@ -22,6 +22,9 @@ SILENCE = 60.0
 #: Bytes of a line, and of a whole answer for each of its tokens and beside them.
 MOST_LINE, TOKEN_BYTES, SPARE_BYTES = 1 << 18, 1 << 12, 1 << 18
 
+#: Tokens that hold every context: llama.cpp takes a number alone for "all", and room for as many.
+WHOLE = 1 << 17
+
 #: What to do about a server's refusal, by its status.
 REFUSALS = {
     401: "needs another key: set it in the file of servers",
@@ -58,7 +61,7 @@ def openai_body(request: Request, model: str = "") -> tuple[str, dict[str, Any],
         "min_p": sampling.min_p,
         "repetition_penalty": sampling.repetition_penalty,
         "repeat_penalty": sampling.repetition_penalty,  # llama.cpp's name
-        "repeat_last_n": -1,
+        "repeat_last_n": WHOLE,
     }
     path = "chat/completions" if chat else "completions"
     return path, body | {name: value for name, value in optional.items() if value}, further

@@ -87,6 +87,8 @@ class TransformersModel:
 
             torch.cuda.synchronize(self.model.device)
 
+    def stop(self) -> None: ...
+
     def answer(self, request: Request, settings: Settings, emit: Emit) -> None:
         """See LibraryModel. The streamer is given the prompt first, and then each round's tokens,
         in the thread that generates.
@@ -128,7 +130,7 @@ class TransformersModel:
             self._drafts[name] = _load(files.folder, self.spec), tokenizer
         draft, tokenizer = self._drafts[name]
         draft.generation_config.update(**draft_arguments(settings))
-        if tokenizer.identity()["vocabulary"] == self.tokenizer.identity()["vocabulary"]:
+        if tokenizer.vocabulary() == self.tokenizer.vocabulary():
             return {"assistant_model": draft}
         return {
             "assistant_model": draft,

@@ -108,7 +108,7 @@ def gguf_file(name: str, say: Say) -> Path:
     if file.suffix != SUFFIX or not file.is_file():
         raise DerbyError(
             f"{name!r} is no GGUF file, and llama.cpp reads only those: name one, of a folder as "
-            "folder/FILE, of the Hub as owner/model:FILE, or choose another engine."
+            "folder/FILE, of the Hub as owner/model:FILE, or choose another column."
         )
     return file
 
@@ -122,8 +122,8 @@ def model_folder(name: str, say: Say) -> Path:
     folder = _place(name, say)
     if folder.suffix == SUFFIX:
         raise DerbyError(
-            f"{name!r} is a GGUF file, which only the engine llamacpp runs: choose that, or the "
-            "model's safetensors."
+            f"{name!r} is a GGUF file, which llama.cpp runs: choose its column, -c llamacpp, or "
+            "the model's safetensors."
         )
     if not folder.is_dir():
         raise DerbyError(f"There is no model folder {name!r}: check the path.")

@@ -42,8 +42,8 @@ def usual_precision(spec: ModelSpec, say: Say) -> tuple[str, str]:
         return first, ""
     names = (first, others[0])
     try:
-        folder = model_folder(spec.name, say) if declared.folders else None
-        if folder and is_ready_made(folder) and (stored := stored_precision(folder)) != first:
+        folder = model_folder(spec.name, say)
+        if is_ready_made(folder) and (stored := stored_precision(folder)) != first:
             return stored, ""  # it runs as it is stored
         whole, less = (declared.estimate_bytes(replace(spec, precision=p), say) for p in names)
     except DerbyError:

@@ -1,9 +1,11 @@
 """Libraries' own decoding as strategies."""
 
+from backend.libraries.llamacpp import LLAMACPP as LLAMACPP_LIBRARY
+from backend.libraries.llamacpp import NONE
 from backend.libraries.transformers import NO_DRAFT
 from backend.libraries.transformers import TRANSFORMERS as TRANSFORMERS_LIBRARY
 from backend.strategies.declaration import Strategy
-from backend.strategies.settings import ModelChoice, WholeNumber
+from backend.strategies.settings import Choice, ModelChoice, WholeNumber, grammar_choice
 
 LOOKUP_TOKENS = WholeNumber(
     "lookup", "Lookup", "Tokens copied by the library's prompt lookup; 0: none.", 0, 0, 64
@@ -29,4 +31,38 @@ TRANSFORMERS = Strategy(
     keeps_text=lambda _values: False,
     verified=(),
     library=TRANSFORMERS_LIBRARY,
+)
+
+LLAMACPP = Strategy(
+    "llamacpp",
+    "llama.cpp",
+    "What llama.cpp's server does with a GGUF file: plain, or with one of its ways to draft.",
+    gist="llama.cpp's server, as people deploy it",
+    settings=(
+        Choice(
+            "spec",
+            "Drafting",
+            "How the server drafts, in its own words (--spec-type). draft-mtp: with layers of the "
+            "file that guess ahead, where it has them.",
+            NONE,
+            (
+                (NONE, "none"),
+                ("ngram-simple", "ngram-simple"),
+                ("ngram-mod", "ngram-mod"),
+                ("draft-mtp", "draft-mtp"),
+            ),
+        ),
+        ModelChoice(
+            "draft",
+            "Draft",
+            "A smaller GGUF file that guesses.",
+            NONE,
+            ((NONE, "none"),),
+        ),
+        WholeNumber("k", "k", "Tokens drafted a round; 0: as many as usual there.", 0, 0, 64),
+        grammar_choice(None),
+    ),
+    keeps_text=lambda _values: False,
+    verified=(),
+    library=LLAMACPP_LIBRARY,
 )

@@ -12,7 +12,6 @@ from backend.engines.base import Engine
 from backend.engines.heads.file import HEAD_SUFFIX, head_for
 from backend.engines.registry import all_precisions, copy_spec
 from backend.errors import DerbyError
-from backend.models.gguf import SUFFIX
 from backend.strategies.declaration import (
     Candidate,
     DrafterInputs,
@@ -115,12 +114,6 @@ def equivalent(values: Values, target: ModelSpec) -> Equivalent:
     copy = USUAL_COPY if draft == HYBRID else draft
     if copy not in all_precisions():
         return Draft(k, replace(target, name=copy))
-    if target.name.endswith(SUFFIX):
-        return Lookup(
-            k,
-            NGRAM,
-            "No library drafts with a copy of a GGUF file in fewer bits.",
-        )
     note = ""
     if draft == HYBRID:
         note = "Decode Derby drafts with prompt lookup and the int4 copy. No library does both."

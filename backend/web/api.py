@@ -59,7 +59,7 @@ class RaceCall(Untrusted):
         "", description="The precision of the weights; empty: the page's default."
     )
     device: str = Field("", description="The device; empty: the engine's first.")
-    grammar_kind: Kind = Field("lark", description="lark, json_schema or regex.")
+    grammar_kind: Kind = Field("lark", description="lark, json_schema, regex or gbnf.")
     grammar: str = Field("", description="The grammar for columns with grammar=own.")
     top: Whole = Field(
         0,

@@ -4,7 +4,7 @@ import pytest
 from races import run_solo
 
 from backend.bench.prompts import PROMPTS, Prompt
-from backend.bench.verify import PENALIZED, cases, runs_on, verified_columns, verify
+from backend.bench.verify import PENALIZED, cases, verified_columns, verify
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.scoreboard import Scoreboard
@@ -47,7 +47,6 @@ def test_every_lossless_column_writes_what_kv_reuse_writes(
     tokens: int,
     columns: tuple[Column, ...],
 ) -> None:
-    columns = tuple(column for column in columns if runs_on(column, target))
     chosen = cases((target,), prompts, samplings, ignore_eos=samplings[-1] in PENALIZED)
     for result in verify(chosen, models, tokens, columns):
         assert result.equal, (result.case, result.verdicts)

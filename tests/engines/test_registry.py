@@ -45,12 +45,11 @@ def test_the_default_model_runs_on_an_engine_at_its_default_precision() -> None:
 
 
 def test_engines_that_stand_in_for_a_model_are_offered_only_where_asked_for() -> None:
-    assert offered_engines() == ("openvino", "torch", "llamacpp")
+    assert offered_engines() == ("openvino", "torch")
     assert offered_engines(demo=True) == ("fake",)
     assert set(all_precisions()) == {
         *("fp32", "int8", "int4", "int4-exact", "int8-exact"),
         *("bf16", "fp16"),
-        "gguf",
     }
     offer = offer_of(offered_engines(demo=True), ("fake-priced",))
     assert offer.models == (*FAKE.models, "fake-priced"), "the first one is the default"
@@ -58,21 +57,18 @@ def test_engines_that_stand_in_for_a_model_are_offered_only_where_asked_for() ->
 
 
 def test_an_unknown_engine_is_one_sentence() -> None:
-    with pytest.raises(DerbyError, match="use one of openvino, torch, llamacpp, fake"):
+    with pytest.raises(DerbyError, match="use one of openvino, torch, fake"):
         engine_named("onnx")
     with pytest.raises(DerbyError, match="no engine"):
         offer_of(("onnx",))
 
 
 def test_the_command_line_says_what_is_declared() -> None:
-    assert engine_help() == "openvino, torch, llamacpp or fake."
+    assert engine_help() == "openvino, torch or fake."
     assert precision_help() == (
-        "openvino: fp32, int8, int4, int4-exact, int8-exact; torch: fp32, bf16, fp16; "
-        "llamacpp: gguf."
+        "openvino: fp32, int8, int4, int4-exact, int8-exact; torch: fp32, bf16, fp16."
     )
-    assert device_help() == (
-        "CPU, GPU, NPU or AUTO (openvino); CPU, CUDA or AUTO (torch); CPU or GPU (llamacpp)."
-    )
+    assert device_help() == ("CPU, GPU, NPU or AUTO (openvino); CPU, CUDA or AUTO (torch).")
 
 
 @pytest.mark.parametrize(
@@ -113,7 +109,6 @@ def test_a_declaration_that_cannot_be_shown_is_refused(flaw: dict[str, object], 
 
 def test_opened_engines_can_do_what_was_declared() -> None:
     opened = FAKE.open(ModelSpec("fake", "fake"), print)
-    assert opened.capabilities == FAKE.capabilities
     assert opened.weight_bytes == FAKE.estimate_bytes(opened.spec, print)
 
 
@@ -153,7 +148,6 @@ def test_the_engine_of_another_package_is_offered_and_runs() -> None:
     assert [runtime.engine for runtime in offer.runtimes] == [
         "openvino",
         "torch",
-        "llamacpp",
         "parrot",
     ]
     assert offer.models == ("built-in", "polly")

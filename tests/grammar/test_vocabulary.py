@@ -1,7 +1,7 @@
 """Grammars bind whatever tokenizers spell texts in bytes; of others one sentence says why not."""
 
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from lib import compile_grammar
@@ -9,7 +9,6 @@ from small_tokenizer import TOKENS, saved, small_tokenizer
 
 from backend.errors import DerbyError
 from backend.grammar.sources import GrammarSource
-from backend.text import ByteTokenizer, Tokenizer
 from backend.types import Proposal
 
 REGEX = GrammarSource("regex", "a+b?", "test")
@@ -30,25 +29,6 @@ def test_a_grammar_binds_a_tokenizer_of_a_known_class_or_not(tmp_path: Path, kno
 def test_a_tokenizer_without_an_end_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(DerbyError, match="no end-of-text token"):
         compile_grammar(REGEX, small_tokenizer(tmp_path, eos=False))
-
-
-class Spelled:
-    """A tokenizer that says how its tokens are spelled, as that of a GGUF file does."""
-
-    spelling = (*(bytes([i]) for i in range(256)), b"bc", b"abc", b"")
-    special = eos_ids = frozenset({258})
-    vocab_size, fingerprint = 259, "spelled"
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(ByteTokenizer(), name)
-
-
-def test_a_gguf_files_own_tokens_are_bound() -> None:
-    constraint = compile_grammar(
-        GrammarSource("lark", 'start: "a" "bc"', "test"), cast(Tokenizer, Spelled())
-    )
-    assert constraint.masks_along(Proposal()).allowed.nonzero()[1].tolist() == [257]
-    assert constraint.forced(9) == [257]
 
 
 @pytest.mark.parametrize("model", ["words", "pieces"])

@@ -83,7 +83,7 @@ def test_a_gguf_file_is_named_and_comes_with_its_other_parts(hub: FakeHub) -> No
     hub.repositories["owner/packed"] = (*parts, "small.gguf", "config.json")
     assert gguf_file(f"owner/packed:{parts[0]}", quiet).name == parts[0]
     assert hub.files("owner/packed") == set(parts)
-    with pytest.raises(DerbyError, match=r"small.gguf' is a GGUF file, which only .*llamacpp"):
+    with pytest.raises(DerbyError, match=r"small.gguf' is a GGUF file, which .*-c llamacpp"):
         model_files("owner/packed:small.gguf", quiet)
     with pytest.raises(DerbyError, match="name one"):
         gguf_file("owner/packed", quiet)

@@ -178,12 +178,9 @@ def test_a_trained_head_by_name_is_never_replaced_by_something_else() -> None:
 
 @pytest.mark.parametrize("precision", all_precisions())
 def test_a_precision_drafts_with_that_copy_of_the_target_or_with_none(precision: str) -> None:
-    on_torch, in_a_file = ("fp32", "bf16", "fp16"), ("gguf",)
-    elsewhere = "llamacpp" if precision in in_a_file else ""
     expected = {
-        "openvino": elsewhere or ("torch" if precision in ("bf16", "fp16") else "openvino"),
-        "torch": elsewhere or ("torch" if precision in on_torch else "openvino"),
-        "llamacpp": "llamacpp",
+        "openvino": "torch" if precision in ("bf16", "fp16") else "openvino",
+        "torch": "torch" if precision in ("fp32", "bf16", "fp16") else "openvino",
     }
     for engine, runs in expected.items():
         copy = ModelSpec("owner/model", runs, precision)

@@ -25,7 +25,7 @@ def test_it_answers_whatever_it_is_sent() -> None:
         "Accepted up to character 2 of 3; 'x' cannot follow."
     )
     assert looked("regex", "a+b", None)[1].startswith("Nothing has been written yet")
-    for kind, text in (("gbnf", "a"), (None, None), ("lark", ""), ("lark", {"a": 1}), ([], "a")):
+    for kind, text in (("ebnf", "a"), (None, None), ("lark", ""), ("lark", {"a": 1}), ([], "a")):
         sound, fits = looked(kind, text, "x")
         assert sound.startswith("The grammar")
         assert fits == ""

@@ -2,7 +2,7 @@
 
 from backend.engines.base import Engine
 from backend.engines.declaration import EngineDeclaration, Say
-from backend.engines.openvino.abilities import BYTES, CAPABILITIES, EXACT_PRECISIONS
+from backend.engines.openvino.abilities import BYTES, EXACT_PRECISIONS
 from backend.models.files import IR, is_ready_made, model_folder, weights_in
 from backend.types import ModelSpec
 
@@ -43,6 +43,5 @@ OPENVINO = EngineDeclaration(
     open=open_engine,
     estimate_bytes=estimate_bytes,
     peak_bytes=peak_bytes,
-    capabilities=CAPABILITIES,
     exact=EXACT_PRECISIONS,
 )

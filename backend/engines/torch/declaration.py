@@ -5,7 +5,7 @@ from pathlib import Path
 
 from backend.engines.base import Engine
 from backend.engines.declaration import EngineDeclaration, Say
-from backend.engines.torch.abilities import BYTES, CAPABILITIES
+from backend.engines.torch.abilities import BYTES
 from backend.machine import zero_gpu
 from backend.models.files import model_folder, weights_in
 from backend.types import ModelSpec
@@ -39,6 +39,5 @@ TORCH = EngineDeclaration(
     device_help="CPU, CUDA or AUTO",
     open=open_engine,
     estimate_bytes=estimate_bytes,
-    capabilities=CAPABILITIES,
     exact=("fp32",),
 )

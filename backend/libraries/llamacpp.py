@@ -1,0 +1,193 @@
+"""llama.cpp's own server on a GGUF file: plain, with its n-gram lookup, a draft, or MTP layers."""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from glob import escape
+from importlib.util import find_spec
+from pathlib import Path
+from subprocess import PIPE, Popen
+from tempfile import TemporaryFile
+from typing import Any
+
+from backend.engines.declaration import EngineDeclaration, Say
+from backend.errors import DerbyError
+from backend.grammar.compile import composed, definition_of, regex_literal
+from backend.grammar.sources import GrammarSource
+from backend.libraries.library import Emit, Library, Serving, Settings, require_package
+from backend.libraries.llama_server import wheel
+from backend.libraries.stream import explained, openai_body, stream_answer
+from backend.machine import threads
+from backend.models.files import gguf_file
+from backend.types import ModelSpec, Request
+
+PACKAGE = "xllamacpp"
+
+#: The precision of a GGUF file: its own weights.
+GGUF = "gguf"
+
+#: A setting that names no draft, or no way to draft.
+NONE = "none"
+
+#: What a draft of a file of its own is called.
+DRAFT = "draft-simple"
+
+#: The flags that set how many tokens are drafted, by who drafts them.
+K_FLAGS = {
+    DRAFT: ("--spec-draft-n-max",),
+    "draft-mtp": ("--spec-draft-n-max",),
+    "ngram-simple": ("--spec-ngram-simple-size-m",),
+    "ngram-mod": ("--spec-ngram-mod-n-max", "--spec-ngram-mod-n-min"),  # it drafts no fewer
+}
+
+#: Tokens of context that a server has at least, and those that a chat template may add.
+LEAST_CONTEXT, TEMPLATE = 4096, 1024
+
+#: Fields of a request that are other servers'.
+NOT_ITS_OWN = ("stream_options", "repetition_penalty")
+
+_ROOT = Path(__file__).parents[2]
+
+
+def server_flags(file: str, request: Request, settings: Settings, device: str = "CPU") -> list[str]:
+    """Flags of llama-server for this GGUF file, with room for the request. `settings` are a
+    column's, with a draft by its file.
+    """
+    text = sum(len(message["content"].encode()) for message in request.messages)
+    room = text + TEMPLATE + request.max_new_tokens  # no token is shorter than a byte
+    context = min(max(LEAST_CONTEXT, room), request.context or room + LEAST_CONTEXT)
+    flags = ["--model", file, "--ctx-size", str(context), "--parallel", "1"]
+    if device == "CPU":
+        flags += ["--n-gpu-layers", "0"]
+    kind, draft, k = settings["spec"], settings["draft"], settings["k"]
+    if draft != NONE:
+        flags += ["--model-draft", draft]
+    if kinds := [name for name in (DRAFT if draft != NONE else NONE, kind) if name != NONE]:
+        flags += ["--spec-type", ",".join(kinds)]
+    lengths = dict.fromkeys(flag for name in kinds for flag in K_FLAGS[name] if k)
+    return flags + [word for flag in lengths for word in (flag, str(k))]
+
+
+def request_body(request: Request, settings: Settings) -> tuple[str, dict[str, Any]]:
+    """Where to ask below /v1/, and what. Raises DerbyError for a grammar that is none."""
+    path, body, further = openai_body(request)
+    body |= {name: value for name, value in further.items() if name not in NOT_ITS_OWN}
+    return path, body | _grammar(settings["grammar"])
+
+
+def _grammar(source: GrammarSource | None) -> dict[str, Any]:
+    if source is None:
+        return {}
+    if source.kind == "gbnf":
+        return {"grammar": source.text}
+    definition_of(source)  # raises what is wrong with it
+    if source.kind == "json_schema":
+        return {"json_schema": json.loads(source.text)}
+    lark = composed(source.text)
+    if source.kind == "regex":
+        lark = f"start: {regex_literal(source.text.rstrip())}"
+    return {"grammar": f"%llguidance {{}}\n{lark}"}
+
+
+class LlamaCppModel:
+    """A GGUF file. Each answer has a server of its own, which ends with it."""
+
+    tokenizer, max_context = None, 0
+
+    def __init__(self, spec: ModelSpec, file: Path) -> None:
+        self.spec, self.weight_bytes = spec, _size(file)
+        self._file = file
+        self._server: Popen[str] | None = None
+
+    def warm_up(self) -> Iterator[None]:
+        yield from ()  # a server does so by itself
+
+    def synchronize(self) -> None: ...
+
+    def stop(self) -> None:
+        """See LibraryModel."""
+        if self._server is not None:
+            self._server.kill()
+
+    def answer(self, request: Request, settings: Settings, emit: Emit) -> None:
+        """See LibraryModel."""
+        from httpx import Client
+
+        path, body = request_body(request, settings)
+        if settings["draft"] != NONE:
+            settings = {**settings, "draft": str(gguf_file(settings["draft"], lambda _: None))}
+        flags = server_flags(str(self._file), request, settings, self.spec.device)
+        with (
+            explained("llama.cpp's server"),
+            self._serving(flags, emit) as address,
+            # Nothing comes while a long prompt is read, which may take minutes.
+            Client(base_url=f"{address}/v1/", timeout=None, trust_env=False) as client,  # noqa: S113
+        ):
+            stream_answer(client, path, body, emit, Serving(clock="own"))
+
+    @contextmanager
+    def _serving(self, flags: list[str], emit: Emit) -> Iterator[str]:
+        """The address of a server, once it answers. Raises DerbyError for what does not load."""
+        command = [sys.executable, "-m", "backend.libraries.llama_server", *flags]
+        command += ["--threads", str(threads()), "--port", "0"]
+        with (
+            TemporaryFile("w+", errors="replace") as errors,
+            Popen(  # noqa: S603 (ours)
+                command, cwd=_ROOT, stdin=PIPE, stdout=PIPE, stderr=errors, text=True
+            ) as server,
+        ):
+            self._server = server
+            try:
+                emit(Serving())  # raises if the column was stopped before there was a server
+                assert server.stdout is not None  # noqa: S101 (it is a pipe)
+                address = server.stdout.readline().strip()
+                if not address:
+                    errors.seek(0)
+                    why = next((line.partition(" E ")[2] for line in errors if " E " in line), "")
+                    raise DerbyError(
+                        f"llama.cpp cannot load {self.spec.name!r:.100} ({why.strip()[:200]}): "
+                        "fetch the file again, or choose another."
+                    )
+                yield address
+            finally:
+                server.kill()
+
+
+def _size(file: Path) -> int:
+    """Bytes of a file's weights, with its other parts: one in several is named by its first."""
+    parts = file.parent.glob(escape(file.name).replace("-00001-of-", "-?????-of-"))
+    return sum(part.stat().st_size for part in parts)
+
+
+def devices() -> tuple[str, ...]:
+    """What the wheel computes on here."""
+    if find_spec(PACKAGE) is None:
+        return ("CPU",)
+    gpus = any(each["type"].name.endswith("GPU") for each in wheel().get_device_info())
+    return ("CPU", "GPU") if gpus else ("CPU",)
+
+
+def open_model(spec: ModelSpec, say: Say) -> LlamaCppModel:
+    """Find the file. Raises DerbyError for what cannot be had."""
+    require_package(PACKAGE)
+    if spec.device not in (offered := devices()):
+        raise DerbyError(
+            f"This llama.cpp has no device {spec.device!r:.60}; it has {', '.join(offered)}."
+        )
+    return LlamaCppModel(spec, gguf_file(spec.name, say))
+
+
+LLAMACPP = Library(
+    "llamacpp",
+    EngineDeclaration(
+        name="llamacpp",
+        title="llama.cpp",
+        precisions=(GGUF,),
+        devices=devices,
+        device_help="CPU or GPU",
+        open=open_model,
+        estimate_bytes=lambda spec, say: _size(gguf_file(spec.name, say)),
+        loads_at_once=True,
+    ),
+)
