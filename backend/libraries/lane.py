@@ -4,6 +4,7 @@ wrote, round by round.
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from queue import Empty, SimpleQueue
 from time import perf_counter
 
@@ -23,21 +24,35 @@ PATIENCE = 5.0
 
 
 class Generation:
-    """A library's generation on a thread of its own. Where it `takes_turns`, it runs only inside
-    `turn`: from one part to the next. Otherwise it runs on, and `look` gives what has come.
+    """A library's generation on a thread of its own: it prepares, and then waits for `start`. Where
+    it `takes_turns`, it runs only inside `turn`: from one part to the next. Otherwise it runs on,
+    and `look` gives what has come.
     """
 
-    def __init__(self, generate: Callable[[Emit], None], *, takes_turns: bool) -> None:
-        self._generate, self._takes_turns = generate, takes_turns
+    def __init__(
+        self,
+        prepare: Callable[[], None],
+        generate: Callable[[Emit], None],
+        *,
+        takes_turns: bool,
+    ) -> None:
+        self._prepare, self._generate, self._takes_turns = prepare, generate, takes_turns
         self._parts: SimpleQueue[tuple[float, Part | Serving | Exception | None]] = SimpleQueue()
+        self._prepared = threading.Event()
         self._turns = threading.Semaphore(0)
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="library", daemon=True)
         self.began = 0.0
+        self._thread.start()
+
+    def prepared(self) -> bool:
+        """Whether it may start by now, or has failed; waits for LOOK seconds."""
+        return self._prepared.wait(LOOK)
 
     def start(self) -> None:
         self.began = perf_counter()
-        self._thread.start()
+        if not self._takes_turns:
+            self._turns.release()
 
     def turn(self) -> Part | Serving | None:
         """Let it run to its next part; None: it has ended. Raises what it raises."""
@@ -63,6 +78,10 @@ class Generation:
     def _run(self) -> None:
         ended: Exception | None = None
         try:
+            try:
+                self._prepare()
+            finally:
+                self._prepared.set()
             self._wait()
             self._generate(self._emit)
         except Exception as error:
@@ -71,11 +90,13 @@ class Generation:
 
     def _emit(self, part: Part | Serving) -> None:
         self._parts.put((perf_counter(), part))
-        self._wait()
+        if self._takes_turns:
+            self._wait()
+        elif self._closed:
+            raise StoppedError
 
     def _wait(self) -> None:
-        if self._takes_turns:
-            self._turns.acquire()
+        self._turns.acquire()
         if self._closed:
             raise StoppedError
 
@@ -104,13 +125,18 @@ def library_events(
     if the column takes turns. Raises DerbyError.
     """
     answer = _Answer(column, request, model)
-    yield answer.started(keeps_text=keeps_text)
+    started = answer.started(keeps_text=keeps_text)
 
     def generate(emit: Emit) -> None:
         model.answer(request, settings, emit)
 
-    generation = Generation(generate, takes_turns=takes_turns)
+    generation = Generation(
+        partial(model.prepare, request, settings), generate, takes_turns=takes_turns
+    )
     try:
+        while not generation.prepared():
+            yield None
+        yield started
         generation.start()
         for each in _in_turns(generation, clock) if takes_turns else _alone(generation):
             yield None if each is None else answer.event(*each)
@@ -214,7 +240,7 @@ class _Answer:
     def _read(self, stream: TextStream, tokens: Sequence[int]) -> tuple[list[int], str]:
         """The tokens up to the one that ends the answer, and their text."""
         assert self._model.tokenizer is not None  # noqa: S101 (there is a stream of its tokens)
-        ends = self._model.tokenizer.eos_ids
+        ends = frozenset() if self._request.ignore_eos else self._model.tokenizer.eos_ids
         taken: list[int] = []
         text = ""
         for token in tokens:

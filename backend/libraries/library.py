@@ -81,6 +81,12 @@ class LibraryModel(Protocol):
         """Wait until the device has finished all queued work."""
         ...
 
+    def prepare(self, request: Request, settings: Settings) -> None:
+        """Load and warm up, on no clock, what this answer needs beside the model. In the thread
+        that will answer. Raises DerbyError.
+        """
+        ...
+
     def answer(self, request: Request, settings: Settings, emit: Emit) -> None:
         """Write one answer by the column's settings. Raises DerbyError for what the library cannot
         do.

@@ -105,6 +105,8 @@ class LlamaCppModel:
 
     def synchronize(self) -> None: ...
 
+    def prepare(self, request: Request, settings: Settings) -> None: ...
+
     def stop(self) -> None:
         """See LibraryModel."""
         if self._server is not None:

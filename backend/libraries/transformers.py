@@ -1,35 +1,39 @@
 """transformers' own decoding: generate(), plain, with prompt lookup, or with an assistant model."""
 
 from collections.abc import Iterator
-from pathlib import Path
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from backend.decoding.sampling import COLDEST
 from backend.engines.declaration import EngineDeclaration, Say
 from backend.engines.torch.declaration import TORCH
-from backend.libraries.library import Emit, Library, Part, Settings
+from backend.engines.torch.engine import PRECISIONS, torch_files
+from backend.errors import DerbyError
+from backend.libraries.library import Emit, Library, Part, Serving, Settings, StoppedError
 from backend.machine import threads
-from backend.models.files import ModelFiles, model_files
+from backend.models.checkpoint import loading_error, require_all_weights
+from backend.models.files import ModelFiles
 from backend.text import HfTokenizer, prompt_tokens
 from backend.types import ModelSpec, Request
-
-#: torch's names of the precisions.
-DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 #: A setting that names no draft.
 NO_DRAFT = "none"
 
-#: The settings of the answer that warms up.
-WARM_UP: Settings = {"lookup": 0, "draft": NO_DRAFT, "k": 1}
-
 #: Longest ending that prompt lookup looks up, unless it is set.
 NGRAM = 3
+
+#: No token's id: with None, prompt lookup fails, and -1 is warned of in every round.
+NO_TOKEN = 2**31 - 1
+
+#: Rounds after which a GPU's passes are compiled and captured.
+WARM_ROUNDS = 4
 
 
 def load_arguments(precision: str, device: str) -> dict[str, Any]:
     """Keyword arguments of AutoModelForCausalLM.from_pretrained."""
     on = {} if device == "CPU" else {"device_map": device.lower()}
-    return {"dtype": DTYPES[precision], **on}
+    return {"dtype": PRECISIONS[precision], **on}
 
 
 def draft_arguments(settings: Settings) -> dict[str, Any]:
@@ -41,14 +45,21 @@ def draft_arguments(settings: Settings) -> dict[str, Any]:
     }
 
 
-def generate_arguments(request: Request, settings: Settings, device: str) -> dict[str, Any]:
-    """Keyword arguments of generate(), but for the inputs, the models and the tokenizer. All that
-    the model's own generation_config may state is stated.
+def generate_arguments(request: Request, settings: Settings, *, on_gpu: bool) -> dict[str, Any]:
+    """Keyword arguments of generate(), but for the inputs, the models and the tokenizer. What the
+    model's own generation_config states and the request says otherwise is stated. Raises DerbyError
+    for prompt lookup beside a draft, and stop strings beside one.
     """
-    sampling = request.sampling
+    sampling, lookup, draft = request.sampling, settings["lookup"], settings["draft"] != NO_DRAFT
+    if lookup and draft:
+        raise DerbyError("transformers guesses by prompt lookup or by a draft: leave one out.")
+    if request.stop and draft:
+        raise DerbyError(
+            "generate() of transformers takes no stop strings beside a draft: leave one out."
+        )
     arguments: dict[str, Any] = {
         "max_new_tokens": request.max_new_tokens,
-        "repetition_penalty": 1.0,
+        "repetition_penalty": float(sampling.repetition_penalty),
         "do_sample": sampling.temperature >= COLDEST,
     }
     if arguments["do_sample"]:
@@ -56,13 +67,16 @@ def generate_arguments(request: Request, settings: Settings, device: str) -> dic
             "temperature": float(sampling.temperature),
             "top_k": sampling.top_k,
             "top_p": float(sampling.top_p),
+            "min_p": float(sampling.min_p) or None,
         }
+    if request.ignore_eos:
+        arguments["eos_token_id"] = NO_TOKEN
     if request.stop:
         arguments["stop_strings"] = list(request.stop)
-    if settings["lookup"]:
-        arguments["prompt_lookup_num_tokens"] = settings["lookup"]
+    if lookup:
+        arguments["prompt_lookup_num_tokens"] = lookup
         arguments["max_matching_ngram_size"] = NGRAM
-    elif settings["draft"] == NO_DRAFT and device != "CPU":
+    elif not draft and on_gpu:
         arguments["cache_implementation"] = "static"  # of which generate() compiles the passes
     return arguments
 
@@ -70,22 +84,50 @@ def generate_arguments(request: Request, settings: Settings, device: str) -> dic
 class TransformersModel:
     """A model in evaluation mode, and the drafts that its columns named so far."""
 
-    def __init__(self, spec: ModelSpec, files: ModelFiles) -> None:
+    def __init__(self, spec: ModelSpec, say: Say) -> None:
+        files = torch_files(spec, say)
         self.spec, self.max_context = spec, files.max_context
         self.tokenizer = HfTokenizer(files.folder, files.eos_ids, files.vocab_size)
-        self.model = _load(files.folder, spec)
-        self.weight_bytes = sum(p.numel() * p.element_size() for p in self.model.parameters())
-        self._drafts: dict[str, tuple[Any, Any]] = {}
+        self.model = _load(files, spec)
+        self._on_gpu = self.model.device.type == "cuda"
+        self._drafts: dict[str, tuple[Any, HfTokenizer]] = {}
+
+    @property
+    def weight_bytes(self) -> int:
+        models = (self.model, *(draft for draft, _ in self._drafts.values()))
+        return sum(p.numel() * p.element_size() for model in models for p in model.parameters())
 
     def warm_up(self) -> Iterator[None]:
         """A short answer imports and allocates what the first one needs."""
-        yield self.answer(Request("a", 2, chat=False), WARM_UP, lambda _: None)
+        short = Request("a", 2, chat=False)
+        yield self.answer(short, {"lookup": 0, "draft": NO_DRAFT}, lambda _: None)
 
     def synchronize(self) -> None:
-        if self.spec.device != "CPU":
+        if self._on_gpu:
             import torch
 
-            torch.cuda.synchronize(self.model.device)
+            torch.cuda.synchronize()
+
+    def prepare(self, request: Request, settings: Settings) -> None:
+        """Load the draft. On a GPU, whose passes are compiled for a length of cache and captured by
+        a thread, write the first tokens once.
+        """
+        name = settings["draft"]
+        if name != NO_DRAFT and name not in self._drafts:
+            spec = replace(self.spec, name=name)
+            files = torch_files(spec, lambda _: None)
+            tokenizer = HfTokenizer(files.folder, files.eos_ids, files.vocab_size)
+            self._drafts[name] = _load(files, spec), tokenizer
+            self.answer(Request("a", 2, chat=False), settings, lambda _: None)
+        if self._on_gpu:
+            rounds = iter(range(WARM_ROUNDS))
+
+            def emit(_: Part | Serving) -> None:
+                if next(rounds, None) is None:
+                    raise StoppedError
+
+            with suppress(StoppedError):
+                self.answer(request, settings, emit)
 
     def stop(self) -> None: ...
 
@@ -96,6 +138,9 @@ class TransformersModel:
         import torch
         from transformers.generation.streamers import BaseStreamer
 
+        arguments = generate_arguments(request, settings, on_gpu=self._on_gpu)
+        random = torch.cuda if self._on_gpu else torch
+
         class Streamer(BaseStreamer):
             def __init__(self) -> None:
                 self.prompt = True
@@ -103,34 +148,29 @@ class TransformersModel:
             def put(self, value: torch.Tensor) -> None:
                 if not self.prompt:
                     tokens = tuple(value.flatten().tolist())
+                    state = random.get_rng_state()  # every column draws from the same generator
                     emit(Part(tokens, accepted=len(tokens) - 1))
+                    random.set_rng_state(state)
                 self.prompt = False
 
             def end(self) -> None: ...
 
         torch.set_num_threads(threads())  # of this thread
-        torch.manual_seed(request.sampling.seed % 2**63)
-        arguments = generate_arguments(request, settings, self.spec.device)
+        torch.manual_seed(request.sampling.seed)
         if request.stop:
             arguments["tokenizer"] = self.tokenizer.fast
         if settings["draft"] != NO_DRAFT:
             arguments |= self._assistant(settings)
-        prompt = prompt_tokens(self.tokenizer, request)
-        ids = torch.tensor([prompt], device=self.model.device)
+        ids = torch.tensor([prompt_tokens(self.tokenizer, request)], device=self.model.device)
         self.model.generate(
             input_ids=ids, attention_mask=torch.ones_like(ids), streamer=Streamer(), **arguments
         )
 
     def _assistant(self, settings: Settings) -> dict[str, Any]:
         """Arguments that name the draft; one with another vocabulary needs both tokenizers."""
-        name = settings["draft"]
-        if name not in self._drafts:
-            files = model_files(name, lambda _: None)
-            tokenizer = HfTokenizer(files.folder, files.eos_ids, files.vocab_size)
-            self._drafts[name] = _load(files.folder, self.spec), tokenizer
-        draft, tokenizer = self._drafts[name]
+        draft, tokenizer = self._drafts[settings["draft"]]
         draft.generation_config.update(**draft_arguments(settings))
-        if tokenizer.vocabulary() == self.tokenizer.vocabulary():
+        if tokenizer.fingerprint == self.tokenizer.fingerprint:
             return {"assistant_model": draft}
         return {
             "assistant_model": draft,
@@ -139,17 +179,26 @@ class TransformersModel:
         }
 
 
-def _load(folder: Path, spec: ModelSpec) -> Any:
+def _load(files: ModelFiles, spec: ModelSpec) -> Any:
+    """The model in evaluation mode. Raises DerbyError for one that transformers cannot load."""
     from transformers import AutoModelForCausalLM
 
-    return AutoModelForCausalLM.from_pretrained(
-        folder, **load_arguments(spec.precision, spec.device)
-    ).eval()
-
-
-def open_model(spec: ModelSpec, say: Say) -> TransformersModel:
-    """Load the model for generate(). Raises DerbyError for one that cannot be had."""
-    return TransformersModel(spec, model_files(spec.name, say))
+    try:
+        load: Any = AutoModelForCausalLM.from_pretrained
+        model, loaded = load(
+            files.folder,
+            **load_arguments(spec.precision, spec.device),
+            use_safetensors=True,
+            trust_remote_code=False,
+            local_files_only=True,
+            output_loading_info=True,
+        )
+    except MemoryError:
+        raise
+    except Exception as error:  # whatever a configuration or weights of others make it raise
+        raise loading_error(spec.name, f"transformers cannot load {spec.name!r}", error) from error
+    require_all_weights(loaded, spec.name)
+    return model.eval()
 
 
 TRANSFORMERS = Library(
@@ -160,7 +209,7 @@ TRANSFORMERS = Library(
         precisions=TORCH.precisions,
         devices=TORCH.devices,
         device_help=TORCH.device_help,
-        open=open_model,
+        open=TransformersModel,
         estimate_bytes=TORCH.estimate_bytes,
     ),
     like="torch",

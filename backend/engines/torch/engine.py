@@ -140,7 +140,7 @@ class TorchEngine(Engine):
 
 def open_torch(spec: ModelSpec, say: Callable[[str], None]) -> TorchEngine:
     """Load the model that `spec` names; `say` hears what takes long. Raises DerbyError."""
-    files = _files(spec, say)
+    files = torch_files(spec, say)
     import torch
 
     torch.set_num_threads(threads())
@@ -155,7 +155,7 @@ def open_torch(spec: ModelSpec, say: Callable[[str], None]) -> TorchEngine:
     return engine
 
 
-def _files(spec: ModelSpec, say: Callable[[str], None]) -> ModelFiles:
+def torch_files(spec: ModelSpec, say: Callable[[str], None]) -> ModelFiles:
     """Where the model's files are. Raises DerbyError if it cannot be run from them as asked."""
     _placement(spec.device)
     if spec.precision not in PRECISIONS:
