@@ -22,6 +22,7 @@ FLAGS = {
     "--model-draft": "speculative.draft.mparams.path",
     "--spec-draft-n-max": "speculative.draft.n_max",
     "--spec-ngram-simple-size-m": "speculative.ngram_simple.size_m",
+    "--spec-ngram-simple-size-n": "speculative.ngram_simple.size_n",
     "--spec-ngram-mod-n-max": "speculative.ngram_mod.n_max",
     "--spec-ngram-mod-n-min": "speculative.ngram_mod.n_min",
 }

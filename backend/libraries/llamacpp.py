@@ -33,12 +33,13 @@ NONE = "none"
 #: What a draft of a file of its own is called.
 DRAFT = "draft-simple"
 
-#: The flags that set how many tokens are drafted, by who drafts them.
+#: The flags that set how many tokens are drafted, by who drafts them, each with the most that k
+#: sets it to: for endings that are looked up and for the shortest drafts, that is the usual.
 K_FLAGS = {
-    DRAFT: ("--spec-draft-n-max",),
-    "draft-mtp": ("--spec-draft-n-max",),
-    "ngram-simple": ("--spec-ngram-simple-size-m",),
-    "ngram-mod": ("--spec-ngram-mod-n-max", "--spec-ngram-mod-n-min"),  # it drafts no fewer
+    DRAFT: {"--spec-draft-n-max": 64},
+    "draft-mtp": {"--spec-draft-n-max": 64},
+    "ngram-simple": {"--spec-ngram-simple-size-m": 64, "--spec-ngram-simple-size-n": 12},
+    "ngram-mod": {"--spec-ngram-mod-n-max": 64, "--spec-ngram-mod-n-min": 48},
 }
 
 #: Tokens of context that a server has at least, and those that a chat template may add.
@@ -65,8 +66,8 @@ def server_flags(file: str, request: Request, settings: Settings, device: str = 
         flags += ["--model-draft", draft]
     if kinds := [name for name in (DRAFT if draft != NONE else NONE, kind) if name != NONE]:
         flags += ["--spec-type", ",".join(kinds)]
-    lengths = dict.fromkeys(flag for name in kinds for flag in K_FLAGS[name] if k)
-    return flags + [word for flag in lengths for word in (flag, str(k))]
+    lengths = {flag: most for name in kinds for flag, most in K_FLAGS[name].items() if k}
+    return flags + [word for flag, most in lengths.items() for word in (flag, str(min(k, most)))]
 
 
 def request_body(request: Request, settings: Settings) -> tuple[str, dict[str, Any]]:
