@@ -66,13 +66,13 @@ def raced(file: Path, request: Request, *columns: str | Column) -> tuple[list[Ev
 def test_drafting_writes_the_plain_text_and_its_counts_add_up(file: Path) -> None:
     drafting = ("spec=ngram-simple,k=1", "spec=ngram-mod,k=3", f"draft={file},k=4")
     columns = ("llamacpp", *(f"llamacpp:{settings}" for settings in drafting))
-    events, scores = raced(file, Request("Hello there", 48, ignore_eos=True), *columns)
+    events, scores = raced(file, Request("Hello there", 96, ignore_eos=True), *columns)
     assert {score.message for score in scores} == {""}
-    assert len(scores[0].text) >= 48
+    assert len(scores[0].text) >= 96
     assert {score.text for score in scores} == {scores[0].text}
     for index in range(len(columns)):
         steps = [e for e in events if isinstance(e, Step) and e.column == index]
-        assert sum(len(step.origins) for step in steps) == 48
+        assert sum(len(step.origins) for step in steps) == 96
         assert all(step.seconds["total"] >= 0 for step in steps)
         drafted, accepted = sum(s.drafted for s in steps), sum(s.accepted for s in steps)
         assert (0 < accepted <= drafted) if index else (drafted == accepted == 0)
