@@ -118,7 +118,7 @@ FORMS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"lineup": "kv:grammar=own", "grammar__kind": "exe"},
-        "The grammar kind is 'exe'; choose from lark, json_schema, regex.",
+        "The grammar kind is 'exe'; choose from lark, json_schema, regex, gbnf.",
     ),
     (
         {"lineup": "kv:grammar=own", "grammar__text": ["a"]},

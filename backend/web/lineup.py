@@ -61,7 +61,7 @@ class Lineup:
             with _telling(number):
                 column = resolved(written, offer, own)
                 if column.strategy.lane is None:
-                    offer.require_target(column.target(target))
+                    offer.around(column.strategy.library).require_target(column.target(target))
                 columns.append(column)
         models = {column.target(target) for column in columns if column.strategy.lane is None}
         if len(models) > offer.limits.models:
@@ -123,7 +123,8 @@ def read_column(line: str, offer: Offer, own: GrammarSource | None = ANY_OWN) ->
     """
     column = parse_column(line, own if _SAYS_OWN.search(line) else None)
     column.named(offer.model_named)
-    offer.require_place(column.model.engine, column.model.precision, column.model.device)
+    there, place = offer.around(column.strategy.library), column.model
+    there.require_place(place.engine, place.precision, place.device)
     _require_servers(column, offer)
     return column
 

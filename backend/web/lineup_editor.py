@@ -16,6 +16,7 @@ from backend.errors import DerbyError
 from backend.grammar.sources import shipped
 from backend.models.files import model_title
 from backend.strategies.column import Column, OwnModel, settings_of
+from backend.strategies.declaration import Strategy
 from backend.strategies.registry import strategies
 from backend.strategies.server import SERVER
 from backend.strategies.settings import (
@@ -139,7 +140,8 @@ class _Set(Untrusted):
             )
         column = read_column(line, offer)
         if self.setting in PLACE and column.strategy.lane is None:
-            changed = column.on(_moved(column.model, self.setting, written, offer))
+            there = offer.around(column.strategy.library)
+            changed = column.on(_moved(column.model, self.setting, written, there))
         else:
             own = self.setting == "grammar" and written == OWN
             changed = column.with_settings({self.setting: ANY_OWN if own else written})
@@ -217,6 +219,7 @@ def editor_state(text: str, offer: Offer) -> dict[str, Any]:
 def _shown(column: Column, offer: Offer) -> dict[str, Any]:
     """A column as the editor draws it: all values in the command line's words."""
     fields, model, settings = settings_of(column.strategy), column.model, column.settings()
+    there = offer.around(column.strategy.library)
     values = {name: fields[name].text(value) for name, value in settings.items()}
     place = {"model": model.name, "engine": model.engine}
     place |= {"precision": model.precision, "device": model.device}
@@ -226,7 +229,7 @@ def _shown(column: Column, offer: Offer) -> dict[str, Any]:
         "gist": column.gist,
         "values": place | values,
         "options": {
-            name: _place_options(name, model.engine, offer) for name in ("precision", "device")
+            name: _place_options(name, model.engine, there) for name in ("precision", "device")
         },
     }
 
@@ -241,7 +244,7 @@ def catalogue(offer: Offer) -> dict[str, Any]:
                 "title": strategy.title,
                 "description": strategy.description,
                 "fields": [_field(setting, offer) for setting in settings_of(strategy).values()],
-                "place": _place(offer) if strategy.lane is None else [],
+                "place": _place(strategy, offer) if strategy.lane is None else [],
             }
             for name, strategy in strategies().items()
             if strategy.lane is not SERVER.lane or reaches_servers
@@ -290,18 +293,20 @@ def _control(setting: Setting, offer: Offer) -> dict[str, Any]:
     return {"kind": "choice", "options": options, **other}
 
 
-def _place(offer: Offer) -> list[dict[str, Any]]:
-    """The model of a column's own, as the editor draws it."""
+def _place(strategy: Strategy, offer: Offer) -> list[dict[str, Any]]:
+    """The model of a column's own, as the editor draws it; a library's has no engine to choose."""
+    there = offer.around(strategy.library)
     options = {
         "model": [AS_THE_RACE, *_models(offer)],
         "engine": [AS_THE_RACE, *((r.engine, r.title) for r in offer.runtimes)],
-        "precision": _place_options("precision", "", offer),
-        "device": _place_options("device", "", offer),
+        "precision": _place_options("precision", "", there),
+        "device": _place_options("device", "", there),
     }
     return [
         {"name": name, "label": label, "help": text, "kind": "choice", "options": options[name]}
         | (_other(offer) if name == "model" else {})
         for name, (label, text) in PLACE.items()
+        if name != "engine" or strategy.ours
     ]
 
 

@@ -6,12 +6,14 @@ Visitors choose by label or number and never name a path; what goes back to them
 import os
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
+from backend.engines.declaration import EngineDeclaration
 from backend.engines.registry import engine_named
 from backend.errors import DerbyError
+from backend.libraries.library import Library
 from backend.limits import PRIVATE, Limits
 from backend.models.files import BUILT_IN, HUB_ID, is_ready_made
 from backend.models.gguf import SUFFIX
@@ -57,6 +59,11 @@ class Offer:
 
     def runtime(self, engine: str) -> Runtime | None:
         return next((r for r in self.runtimes if r.engine == engine), None)
+
+    def around(self, library: Library | None) -> "Offer":
+        """What a library's columns may choose from: where it runs, whatever engines are offered."""
+        declared = library.declaration if library else None
+        return replace(self, runtimes=(_runtime(declared),)) if declared else self
 
     @property
     def most_columns(self) -> int:
@@ -139,6 +146,10 @@ class Offer:
         return text
 
 
+def _runtime(engine: EngineDeclaration) -> Runtime:
+    return Runtime(engine.name, engine.title, engine.precisions, engine.devices())
+
+
 def _list(names: Iterable[str]) -> str:
     return ", ".join(names)
 
@@ -174,7 +185,7 @@ def offer_of(
     Raises DerbyError for an unknown engine.
     """
     chosen = [engine_named(name) for name in names]
-    runtimes = tuple(Runtime(e.name, e.title, e.precisions, e.devices()) for e in chosen)
+    runtimes = tuple(map(_runtime, chosen))
     # The default model must be one that the default engine knows.
     named = [_whole(name) for name in models]
     ordered = dict.fromkeys(name for e in chosen for name in e.models or named)

@@ -46,7 +46,7 @@ def test_every_setting_is_labelled_and_explained(column: Column, setting: Settin
     assert setting.parse(setting.default, column.title) == setting.default
     assert setting.parse(setting.text(setting.default), column.title) == setting.default
     if isinstance(setting, WholeNumber):
-        assert 1 <= setting.low <= setting.default <= setting.high
+        assert 0 <= setting.low <= setting.default <= setting.high
     if isinstance(setting, Choice | ModelChoice):
         values = [value for value, _ in setting.options]
         assert len(set(values)) == len(values) > isinstance(setting, Choice)

@@ -197,7 +197,7 @@ def check(changes: dict[str, Any]) -> None:
         assert column.model.engine in ("", "openvino", "torch")
         assert column.model.device in ("", "CPU", "AUTO")
         draft = column.settings().get("draft", "hybrid")
-        assert draft in offered | {"hybrid", "trained", *all_precisions()}
+        assert draft in offered | {"hybrid", "trained", "none", *all_precisions()}
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
