@@ -29,10 +29,9 @@ from experiments.coverage import COVERAGE
 from experiments.experiment import Experiment, Setup
 from experiments.first_token import FIRST_TOKEN
 from experiments.gpu import gpu
-from experiments.peers import PEERS_EXPERIMENT
 from experiments.training.train import train
 
-EXPERIMENTS = (PEERS_EXPERIMENT, COVERAGE, FIRST_TOKEN)
+EXPERIMENTS = (COVERAGE, FIRST_TOKEN)
 
 app = typer.Typer(
     help="What developers measure now and then.",

@@ -26,19 +26,18 @@ PARTS = {
         "backend verify --prompts 4 --engine torch --model {model} --device {device}",
     ),
     "passes": (0.1, "backend tune --limit 1 {on} --precision fp32"),
-    "peers-fp32": (0.1, "experiments peers {on} --precision fp32 {prompts}"),
-    "peers-bf16": (0.1, "experiments peers {on} --precision bf16 {prompts}"),
     "columns-fp32": (
-        0.2,
+        0.3,
         "backend bench {on} --precision fp32 {columns} --results {rows} {prompts}",
     ),
     "columns-bf16": (
-        0.2,
+        0.3,
         "backend bench {on} --precision bf16 {columns} --results {rows} {prompts}",
     ),
 }
 
 COLUMNS = (
+    "transformers",
     "speculative",
     "speculative:draft=trained",
     "lookup",

@@ -6,7 +6,6 @@ import pytest
 from typer.testing import CliRunner
 
 from experiments.__main__ import EXPERIMENTS, app
-from experiments.peers import Answer, result_of
 
 
 @pytest.mark.parametrize("name", [*(each.name for each in EXPERIMENTS), "gpu", "train"])
@@ -15,14 +14,6 @@ def test_every_experiment_says_what_it_takes(name: str) -> None:
     asked = CliRunner().invoke(app, [name, "--help"])
     assert asked.exit_code == 0
     assert ("--answer-tokens" if name == "train" else "--prompts") in asked.stdout
-
-
-def test_a_peer_is_compared_over_as_many_tokens_as_both_have() -> None:
-    ours = Answer((1, 2, 3, 4), (0.0, 1.0, 2.0, 9.0))
-    theirs = Answer((1, 2, 3), (5.0, 7.0, 9.0))
-    result = result_of("theirs", [(ours, theirs), (theirs, theirs)])
-    assert (result.ratio, result.spread) == (1.5, (1.0, 2.0))
-    assert (result.equal, result.prompts) == (1, 2)
 
 
 def test_the_interval_of_a_column_against_itself_is_counted() -> None:
