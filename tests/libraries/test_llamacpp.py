@@ -123,6 +123,15 @@ def test_a_stop_leaves_no_server(file: Path, steps: int) -> None:
     assert_gone(psutil.Process())
 
 
+@pytest.mark.model
+def test_a_stop_does_not_wait_for_a_long_prompt() -> None:
+    """Nothing is written meanwhile that could be refused."""
+    deadline = time.monotonic() + 3  # of the 15 s that it takes
+    race = Race(Request("word " * 4000, 9), (parse_column("llamacpp"),))
+    run_to_end(race, LoadedModels(), lambda _: None, lambda: time.monotonic() > deadline)
+    assert_gone(psutil.Process())
+
+
 def test_a_server_ends_with_a_killed_worker(file: Path) -> None:
     """It would compute on, unseen, for as long as the machine runs."""
     program = f"""
