@@ -11,6 +11,9 @@ from backend.events import Reason
 from backend.text import Tokenizer
 from backend.types import ModelSpec, Request
 
+#: A setting that names no draft.
+NO_DRAFT = "none"
+
 #: The values of a column's settings by name.
 Settings = Mapping[str, Any]
 

@@ -6,9 +6,12 @@ from backend.engines.declaration import EngineDeclaration
 from backend.engines.registry import engine_named
 from backend.libraries.library import Library
 from backend.libraries.llamacpp import LLAMACPP
+from backend.libraries.openvino_genai import OPENVINO_GENAI
 from backend.libraries.transformers import TRANSFORMERS
 
-LIBRARIES: Mapping[str, Library] = {each.name: each for each in (TRANSFORMERS, LLAMACPP)}
+LIBRARIES: Mapping[str, Library] = {
+    each.name: each for each in (TRANSFORMERS, OPENVINO_GENAI, LLAMACPP)
+}
 
 
 def declared(name: str) -> EngineDeclaration:

@@ -10,15 +10,12 @@ from backend.engines.declaration import EngineDeclaration, Say
 from backend.engines.torch.declaration import TORCH
 from backend.engines.torch.engine import PRECISIONS, torch_files
 from backend.errors import DerbyError
-from backend.libraries.library import Emit, Library, Part, Serving, Settings, StoppedError
+from backend.libraries.library import NO_DRAFT, Emit, Library, Part, Serving, Settings, StoppedError
 from backend.machine import threads
 from backend.models.checkpoint import loading_error, require_all_weights
 from backend.models.files import ModelFiles
 from backend.text import HfTokenizer, prompt_tokens
 from backend.types import ModelSpec, Request
-
-#: A setting that names no draft.
-NO_DRAFT = "none"
 
 #: Longest ending that prompt lookup looks up, unless it is set.
 NGRAM = 3

@@ -1,8 +1,9 @@
 """Libraries' own decoding as strategies."""
 
+from backend.libraries.library import NO_DRAFT
 from backend.libraries.llamacpp import LLAMACPP as LLAMACPP_LIBRARY
 from backend.libraries.llamacpp import NONE
-from backend.libraries.transformers import NO_DRAFT
+from backend.libraries.openvino_genai import OPENVINO_GENAI as OPENVINO_GENAI_LIBRARY
 from backend.libraries.transformers import TRANSFORMERS as TRANSFORMERS_LIBRARY
 from backend.strategies.declaration import Strategy
 from backend.strategies.settings import Choice, ModelChoice, WholeNumber, grammar_choice
@@ -31,6 +32,28 @@ TRANSFORMERS = Strategy(
     keeps_text=lambda _values: False,
     verified=(),
     library=TRANSFORMERS_LIBRARY,
+)
+
+OPENVINO_GENAI = Strategy(
+    "openvino_genai",
+    "openvino-genai",
+    "What LLMPipeline of openvino-genai does: plain, with its prompt lookup, or with a draft.",
+    gist="LLMPipeline, as people deploy it",
+    settings=(
+        LOOKUP_TOKENS,
+        ModelChoice(
+            "draft",
+            "Draft",
+            "A smaller model that guesses, with the same vocabulary.",
+            NO_DRAFT,
+            ((NO_DRAFT, "none"), ("int4", "int4 copy"), ("int8", "int8 copy")),
+        ),
+        DRAFT_TOKENS,
+        grammar_choice(None),
+    ),
+    keeps_text=lambda _values: False,
+    verified=(),
+    library=OPENVINO_GENAI_LIBRARY,
 )
 
 LLAMACPP = Strategy(

@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 from backend.plugins import load_declared
 from backend.strategies.declaration import Strategy
-from backend.strategies.libraries import LLAMACPP, TRANSFORMERS
+from backend.strategies.libraries import LLAMACPP, OPENVINO_GENAI, TRANSFORMERS
 from backend.strategies.lookahead import LOOKAHEAD
 from backend.strategies.lookup import LOOKUP
 from backend.strategies.plain import (
@@ -31,6 +31,7 @@ OURS = (
     NO_REUSE,
     SINGLE,
     TRANSFORMERS,
+    OPENVINO_GENAI,
     LLAMACPP,
     SERVER,
 )

@@ -4,6 +4,7 @@ from functools import lru_cache
 from math import inf
 from typing import Any
 
+from backend.errors import DerbyError
 from backend.machine import quota, threads
 
 
@@ -23,3 +24,11 @@ def core() -> Any:
 def available_devices() -> list[str]:
     """Names that an OpenVINO engine accepts as its device, "AUTO" last."""
     return [*core().available_devices, "AUTO"]
+
+
+def require_device(device: str) -> None:
+    """Raise DerbyError, with those there are, unless this is one of them."""
+    if device not in (devices := available_devices()):
+        raise DerbyError(
+            f"There is no OpenVINO device {device!r} here; there are {', '.join(devices)}."
+        )

@@ -6,10 +6,9 @@ from typing import Any
 
 from backend.engines.base import Engine
 from backend.engines.openvino.abilities import CAPABILITIES, EXACT, EXACT_PRECISIONS
-from backend.engines.openvino.core import available_devices, core
+from backend.engines.openvino.core import core, require_device
 from backend.engines.openvino.export import IR, openvino_ir, ready_made
 from backend.engines.openvino.store import OpenVINOStore
-from backend.errors import DerbyError
 from backend.models.files import model_files
 from backend.text import HfTokenizer, Tokenizer
 from backend.types import PREFILL_CHUNK, Capabilities, ModelSpec
@@ -17,9 +16,7 @@ from backend.types import PREFILL_CHUNK, Capabilities, ModelSpec
 
 def open_openvino(spec: ModelSpec, say: Callable[[str], None]) -> "OpenVINOEngine":
     """Load `spec`, converting it first if need be. Raises DerbyError for what cannot be had."""
-    if spec.device not in available_devices():
-        devices = ", ".join(available_devices())
-        raise DerbyError(f"There is no OpenVINO device {spec.device!r} here; there are {devices}.")
+    require_device(spec.device)
     files = model_files(spec.name, say)
     tokenizer = HfTokenizer(files.folder, files.eos_ids, files.vocab_size)
     if files.capped:

@@ -1,0 +1,310 @@
+"""openvino-genai's own decoding: LLMPipeline, plain, with prompt lookup, or with a draft model."""
+
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from backend.decoding.sampling import COLDEST
+from backend.engines.declaration import EngineDeclaration, Say
+from backend.engines.openvino.abilities import EXACT
+from backend.engines.openvino.compress import COMPRESSORS
+from backend.engines.openvino.conversion import RefusedError, converted
+from backend.engines.openvino.core import require_device
+from backend.engines.openvino.declaration import OPENVINO
+from backend.engines.openvino.export import CONVERTERS, PEAK
+from backend.errors import DerbyError
+from backend.grammar.sources import GrammarSource
+from backend.libraries.library import (
+    NO_DRAFT,
+    Emit,
+    Library,
+    Part,
+    Settings,
+    StoppedError,
+    require_package,
+)
+from backend.machine import threads
+from backend.models.checkpoint import loading_error
+from backend.models.files import IR, ModelFiles, model_files, stored_precision
+from backend.models.prepared import is_prepared, prepared, versions
+from backend.text import HfTokenizer, prompt_tokens, require_same_vocabulary
+from backend.types import ModelSpec, Request
+
+PACKAGE = "openvino_genai"
+
+#: int8 and int4 are rounded as the openvino engine's are, or the codes that were published.
+PRECISIONS = ("fp32", "int8", "int4")
+
+#: Raise it whenever the code below writes something else into a prepared folder.
+RECIPE = "openvino-genai v1"
+
+#: Longest ending that prompt lookup looks up.
+NGRAM = 3
+
+#: Attributes of SchedulerConfig: as the library has them for a single request, but that no prompt
+#: is remembered from one answer to the next.
+SCHEDULER: Mapping[str, Any] = {
+    "enable_prefix_caching": False,
+    "max_num_batched_tokens": sys.maxsize,
+}
+
+#: Looks itself up, and so warms up passes of several rows too.
+WARM_UP = Request("one two " * 24, 16, chat=False, ignore_eos=True)
+
+
+def properties(precision: str) -> dict[str, str]:
+    """Properties of a model at this precision: fp32 is computed exactly, others as is usual."""
+    return dict(EXACT) if precision == "fp32" else {}
+
+
+def pipeline_arguments(precision: str, settings: Settings) -> dict[str, Any]:
+    """Keyword arguments of LLMPipeline, but for the draft and a scheduler_config, made of
+    SCHEDULER, which both other backends than SDPA take. Raises DerbyError for prompt lookup beside
+    a draft.
+    """
+    lookup, draft = settings["lookup"], settings["draft"] != NO_DRAFT
+    if lookup and draft:
+        raise DerbyError("openvino-genai guesses by prompt lookup or by a draft: leave one out.")
+    backend = "PA" if lookup or draft else "SDPA"
+    looking = {"prompt_lookup": True} if lookup else {}
+    return {"ATTENTION_BACKEND": backend, **properties(precision), **looking}
+
+
+def generation_arguments(request: Request, settings: Settings) -> dict[str, Any]:
+    """Keyword arguments of GenerationConfig, but for stop_token_ids; a structured_output_config by
+    the arguments of StructuredOutputConfig. Raises DerbyError for a grammar that it lacks.
+    """
+    sampling = request.sampling
+    arguments: dict[str, Any] = {
+        "max_new_tokens": request.max_new_tokens,
+        "repetition_penalty": float(sampling.repetition_penalty),
+        "do_sample": sampling.temperature >= COLDEST,
+    }
+    if arguments["do_sample"]:
+        arguments |= {
+            "temperature": float(sampling.temperature),
+            "top_k": sampling.top_k,
+            "top_p": float(sampling.top_p),
+            "min_p": float(sampling.min_p),
+            "rng_seed": sampling.seed,
+        }
+    if request.ignore_eos:
+        arguments["ignore_eos"] = True
+    if request.stop:
+        arguments |= {"stop_strings": set(request.stop), "include_stop_str_in_output": True}
+    if settings["lookup"]:
+        arguments |= {"num_assistant_tokens": settings["lookup"], "max_ngram_size": NGRAM}
+    elif settings["draft"] != NO_DRAFT:
+        arguments["num_assistant_tokens"] = settings["k"]
+    grammar: GrammarSource | None = settings["grammar"]
+    if grammar is not None:
+        if grammar.kind not in ("json_schema", "regex"):
+            raise DerbyError(
+                f"openvino-genai follows a JSON Schema or a regular expression, and "
+                f"{grammar.name!r:.60} is neither: choose another grammar, or another column."
+            )
+        arguments["structured_output_config"] = {grammar.kind: grammar.text.rstrip()}
+    return arguments
+
+
+class OpenVINOGenaiModel:
+    """A model's files, and the pipeline of the column that answered last: each kind of pipeline has
+    weights of its own.
+    """
+
+    def __init__(self, spec: ModelSpec, say: Say) -> None:
+        require_package(PACKAGE)
+        require_device(spec.device)
+        files = model_files(spec.name, say)
+        self.spec, self.max_context = spec, files.max_context
+        self.tokenizer = _tokenizer(files)
+        self._folders = model_folders(spec, files, say)
+        self.weight_bytes = self._model_bytes = _size(self._folders[0])
+        self._kind: tuple[bool, str] | None = None
+        self._pipeline: Any = None
+        self._answering = threading.Lock()
+
+    def warm_up(self) -> Iterator[None]:
+        yield from ()  # a pipeline is, once its column has settings
+
+    def synchronize(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def prepare(self, request: Request, settings: Settings) -> None:
+        """See LibraryModel. Waits for the end of an answer that was stopped."""
+        generation_arguments(request, settings)
+        kind = bool(settings["lookup"]), settings["draft"]
+        with self._answering:
+            if self._kind == kind:
+                return
+            self._kind, self._pipeline, self.weight_bytes = None, None, self._model_bytes
+            self._pipeline = self._opened(settings)
+            self._kind = kind
+        self.answer(WARM_UP, {**settings, "grammar": None}, lambda _: None)
+
+    def _opened(self, settings: Settings) -> Any:
+        import openvino_genai as genai
+
+        arguments: dict[str, Any] = pipeline_arguments(self.spec.precision, settings)
+        arguments |= self._threads
+        if arguments["ATTENTION_BACKEND"] == "PA":
+            scheduler = arguments["scheduler_config"] = genai.SchedulerConfig()
+            for name, value in SCHEDULER.items():
+                setattr(scheduler, name, value)
+        if settings["draft"] != NO_DRAFT:
+            arguments["draft_model"] = self._draft(settings["draft"])
+        model, tokenizers = self._folders
+        try:
+            return genai.LLMPipeline(
+                model, genai.Tokenizer(tokenizers), self.spec.device, **arguments
+            )
+        except RuntimeError as error:
+            name = self.spec.name
+            raise loading_error(name, f"openvino-genai cannot load {name!r}", error) from error
+
+    def _draft(self, name: str) -> Any:
+        """The draft that a setting names: a copy of the model in fewer bits, or another model.
+        Raises DerbyError for one with another vocabulary.
+        """
+        import openvino_genai as genai
+
+        copy = name in PRECISIONS
+        spec = replace(self.spec, **{"precision" if copy else "name": name})
+        files = model_files(spec.name, lambda _: None)
+        if files.ready_made and not copy:
+            spec = replace(spec, precision=stored_precision(files.folder))
+        require_same_vocabulary(self.tokenizer, _tokenizer(files), name)
+        folder, _ = model_folders(spec, files, lambda _: None)
+        self.weight_bytes += _size(folder)
+        return genai.draft_model(
+            folder, self.spec.device, **properties(spec.precision), **self._threads
+        )
+
+    @property
+    def _threads(self) -> dict[str, int]:
+        """By itself OpenVINO counts a container's cores, not what its quota allows of them."""
+        return {"INFERENCE_NUM_THREADS": threads()} if self.spec.device == "CPU" else {}
+
+    def answer(self, request: Request, settings: Settings, emit: Emit) -> None:
+        """See LibraryModel. The streamer is called beside the generation, which goes on."""
+        import numpy as np
+        import openvino_genai as genai
+        from openvino import Tensor
+
+        guesses = bool(settings["lookup"]) or settings["draft"] != NO_DRAFT
+
+        class Streamer(genai.StreamerBase):
+            def write(self, token: Any) -> Any:
+                tokens = (token,) if isinstance(token, int) else tuple(token)
+                try:
+                    # Without a guess, several are those that might have begun a stop string.
+                    emit(Part(tokens, accepted=len(tokens) - 1 if guesses else 0))
+                except StoppedError:
+                    return genai.StreamingStatus.CANCEL
+                return genai.StreamingStatus.RUNNING
+
+            def end(self) -> None: ...
+
+        arguments = generation_arguments(request, settings)
+        if grammar := arguments.pop("structured_output_config", None):
+            arguments["structured_output_config"] = genai.StructuredOutputConfig(**grammar)
+        if not request.ignore_eos:
+            arguments["stop_token_ids"] = set(self.tokenizer.eos_ids)
+        config = genai.GenerationConfig(**arguments)
+        ids = np.array([prompt_tokens(self.tokenizer, request)], dtype=np.int64)
+        with self._answering:
+            try:
+                self._pipeline.generate(Tensor(ids), config, Streamer())
+            except RuntimeError as error:
+                why = str(error).strip().rpartition("\n")[2].rpartition(".cc:")[2]
+                raise DerbyError(
+                    f"openvino-genai refuses this ({why:.200}): choose another column."
+                ) from error
+
+
+def model_folders(spec: ModelSpec, files: ModelFiles, say: Say) -> tuple[Path, Path]:
+    """The folders of a stateful IR, and of its tokenizers in OpenVINO's form: made if need be, but
+    for a ready-made model's IR. Raises DerbyError for what cannot be converted.
+    """
+    if files.ready_made and (stored := stored_precision(files.folder)) != spec.precision:
+        raise DerbyError(
+            f"{spec.name!r} is a ready-made OpenVINO model whose weights are {stored}: choose "
+            f"{stored} instead of {spec.precision!r}."
+        )
+    name, key = _place(spec.precision, files)
+    folder = prepared(name, key, lambda folder: _make(folder, spec, files, say), say)
+    return files.folder if files.ready_made else folder, folder
+
+
+def conversion_bytes(spec: ModelSpec, say: Say) -> int:
+    """See EngineDeclaration.peak_bytes."""
+    files = model_files(spec.name, say)
+    made = files.ready_made or is_prepared(*_place(spec.precision, files))
+    return 0 if made else round(PEAK * files.weights)
+
+
+def _place(precision: str, files: ModelFiles) -> tuple[str, str]:
+    """The name of the prepared folder, and how its content is made."""
+    packages = versions(*CONVERTERS, "openvino-tokenizers")
+    key = f"{RECIPE} {precision} of {files.fingerprint} by {packages}"
+    return f"openvino-genai-{precision}-{files.fingerprint[:16]}", key
+
+
+def _make(folder: Path, spec: ModelSpec, files: ModelFiles, say: Say) -> None:
+    import openvino
+    from openvino_tokenizers import convert_tokenizer
+
+    fast = _tokenizer(files).fast
+    try:
+        pair: Any = convert_tokenizer(fast, with_detokenizer=True)
+    except Exception as error:  # whatever it does not know
+        what = f"The tokenizer of {spec.name!r} has no form in OpenVINO"
+        raise loading_error(spec.name, what, error) from error
+    for kind, model in zip(("tokenizer", "detokenizer"), pair, strict=True):
+        openvino.save_model(model, folder / f"openvino_{kind}.xml")
+    if files.ready_made:
+        return
+    if spec.precision == "fp32":
+        say(f"Converting {spec.name} to OpenVINO...")
+        model, _ = converted(files, spec.name, folder)
+    else:
+        whole, _ = model_folders(replace(spec, precision="fp32"), files, say)
+        say(f"Compressing {spec.name} to {spec.precision}...")
+        model = _compressed(openvino.Core().read_model(whole / IR[0]), spec.precision)
+    openvino.save_model(model, folder / IR[0], compress_to_fp16=False)
+
+
+def _compressed(model: Any, precision: str) -> Any:
+    if precision == "int4":
+        with suppress(RefusedError):  # which leaves the model as it is
+            return COMPRESSORS["int4-exact"](model)
+    return COMPRESSORS[precision](model)
+
+
+def _tokenizer(files: ModelFiles) -> HfTokenizer:
+    return HfTokenizer(files.folder, files.eos_ids, files.vocab_size)
+
+
+def _size(folder: Path) -> int:
+    return (folder / IR[1]).stat().st_size
+
+
+OPENVINO_GENAI = Library(
+    "openvino_genai",
+    EngineDeclaration(
+        name="openvino_genai",
+        title="openvino-genai",
+        precisions=PRECISIONS,
+        devices=OPENVINO.devices,
+        device_help=OPENVINO.device_help,
+        open=OpenVINOGenaiModel,
+        estimate_bytes=OPENVINO.estimate_bytes,
+        peak_bytes=conversion_bytes,
+    ),
+    like="openvino",
+)
