@@ -17,7 +17,8 @@ from backend.engines.openvino.core import require_device
 from backend.engines.openvino.declaration import OPENVINO
 from backend.engines.openvino.export import CONVERTERS, PEAK
 from backend.errors import DerbyError
-from backend.grammar.sources import GrammarSource
+from backend.grammar.check import check
+from backend.grammar.sources import GrammarSource, shipped
 from backend.libraries.library import (
     NO_DRAFT,
     Emit,
@@ -122,8 +123,8 @@ class OpenVINOGenaiModel:
         files = model_files(spec.name, say)
         self.spec, self.max_context = spec, files.max_context
         self.tokenizer = _tokenizer(files)
-        self._folders = model_folders(spec, files, say)
-        self.weight_bytes = self._model_bytes = _size(self._folders[0])
+        self._folder = model_folder(spec, files, say)
+        self.weight_bytes = self._model_bytes = _size(self._folder)
         self._kind: tuple[bool, str] | None = None
         self._pipeline: Any = None
         self._answering = threading.Lock()
@@ -136,8 +137,13 @@ class OpenVINOGenaiModel:
     def stop(self) -> None: ...
 
     def prepare(self, request: Request, settings: Settings) -> None:
-        """See LibraryModel. Waits for the end of an answer that was stopped."""
+        """See LibraryModel. Waits for the end of an answer that was stopped. A grammar that is none
+        or too large is refused: the library has no bounds for what it compiles.
+        """
         generation_arguments(request, settings)
+        grammar = settings["grammar"]
+        if grammar is not None and grammar not in shipped().values():
+            check(grammar)
         kind = bool(settings["lookup"]), settings["draft"]
         with self._answering:
             if self._kind == kind:
@@ -158,11 +164,8 @@ class OpenVINOGenaiModel:
                 setattr(scheduler, name, value)
         if settings["draft"] != NO_DRAFT:
             arguments["draft_model"] = self._draft(settings["draft"])
-        model, tokenizers = self._folders
         try:
-            return genai.LLMPipeline(
-                model, genai.Tokenizer(tokenizers), self.spec.device, **arguments
-            )
+            return genai.LLMPipeline(self._folder, self.spec.device, **arguments)
         except RuntimeError as error:
             name = self.spec.name
             raise loading_error(name, f"openvino-genai cannot load {name!r}", error) from error
@@ -179,7 +182,7 @@ class OpenVINOGenaiModel:
         if files.ready_made and not copy:
             spec = replace(spec, precision=stored_precision(files.folder))
         require_same_vocabulary(self.tokenizer, _tokenizer(files), name)
-        folder, _ = model_folders(spec, files, lambda _: None)
+        folder = model_folder(spec, files, lambda _: None)
         self.weight_bytes += _size(folder)
         return genai.draft_model(
             folder, self.spec.device, **properties(spec.precision), **self._threads
@@ -227,9 +230,9 @@ class OpenVINOGenaiModel:
                 ) from error
 
 
-def model_folders(spec: ModelSpec, files: ModelFiles, say: Say) -> tuple[Path, Path]:
-    """The folders of a stateful IR, and of its tokenizers in OpenVINO's form: made if need be, but
-    for a ready-made model's IR. Raises DerbyError for what cannot be converted.
+def model_folder(spec: ModelSpec, files: ModelFiles, say: Say) -> Path:
+    """The folder of a stateful IR and its tokenizers in OpenVINO's form, made if need be; with a
+    link to the IR that is ready-made. Raises DerbyError for what cannot be converted.
     """
     if files.ready_made and (stored := stored_precision(files.folder)) != spec.precision:
         raise DerbyError(
@@ -237,8 +240,7 @@ def model_folders(spec: ModelSpec, files: ModelFiles, say: Say) -> tuple[Path, P
             f"{stored} instead of {spec.precision!r}."
         )
     name, key = _place(spec.precision, files)
-    folder = prepared(name, key, lambda folder: _make(folder, spec, files, say), say)
-    return files.folder if files.ready_made else folder, folder
+    return prepared(name, key, lambda folder: _make(folder, spec, files, say), say)
 
 
 def conversion_bytes(spec: ModelSpec, say: Say) -> int:
@@ -268,12 +270,14 @@ def _make(folder: Path, spec: ModelSpec, files: ModelFiles, say: Say) -> None:
     for kind, model in zip(("tokenizer", "detokenizer"), pair, strict=True):
         openvino.save_model(model, folder / f"openvino_{kind}.xml")
     if files.ready_made:
+        for file in IR:
+            (folder / file).symlink_to(files.folder / file)
         return
     if spec.precision == "fp32":
         say(f"Converting {spec.name} to OpenVINO...")
         model, _ = converted(files, spec.name, folder)
     else:
-        whole, _ = model_folders(replace(spec, precision="fp32"), files, say)
+        whole = model_folder(replace(spec, precision="fp32"), files, say)
         say(f"Compressing {spec.name} to {spec.precision}...")
         model = _compressed(openvino.Core().read_model(whole / IR[0]), spec.precision)
     openvino.save_model(model, folder / IR[0], compress_to_fp16=False)
