@@ -253,7 +253,8 @@ def conversion_bytes(spec: ModelSpec, say: Say) -> int:
 def _place(precision: str, files: ModelFiles) -> tuple[str, str]:
     """The name of the prepared folder, and how its content is made."""
     packages = versions(*CONVERTERS, "openvino-tokenizers")
-    key = f"{RECIPE} {precision} of {files.fingerprint} by {packages}"
+    linked = f" in {files.folder}" if files.ready_made else ""
+    key = f"{RECIPE} {precision} of {files.fingerprint}{linked} by {packages}"
     return f"openvino-genai-{precision}-{files.fingerprint[:16]}", key
 
 
