@@ -1,63 +1,62 @@
-"""openvino-genai: LLMPipeline, its prompt lookup and its draft models."""
+"""Code for openvino-genai, of the arguments that its columns run with."""
 
 from collections.abc import Iterable
 
-from backend.errors import DerbyError
-from backend.export.plan import Model, Plan, call, python, shell
+from backend.export.code import Variable, assigned, call, published, shell
+from backend.libraries.library import NO_DRAFT, Settings
+from backend.libraries.openvino_genai import (
+    PRECISIONS,
+    SCHEDULER,
+    generation_arguments,
+    pipeline_arguments,
+    properties,
+)
+from backend.types import ModelSpec, Request, template_options
 
 
-def write(plan: Plan) -> tuple[Iterable[str], Iterable[str]]:
-    """Lines of Python, and no sentences. Raises DerbyError for what openvino-genai lacks."""
-    plan.require("openvino-genai")
-    if plan.grammar and plan.grammar.kind == "lark":
-        raise DerbyError(
-            "openvino-genai takes EBNF as GBNF writes it, not a Lark grammar such as "
-            f"{plan.grammar.name!r}: rewrite it, or use vLLM."
-        )
-    pipeline = [f'"target-{plan.model.precision}"', repr(plan.device), "scheduler_config=scheduler"]
-    lines = ["# Once, in a shell:", f"# {_export(plan.model, 'target')}"]
-    if plan.draft:
-        lines.append(f"# {_export(plan.draft, 'draft')}")
-        folder = f'"draft-{plan.draft.precision}"'
-        pipeline.append(f"draft_model=genai.draft_model({folder}, {plan.device!r})")
-    if plan.kind == "lookup":
-        pipeline.append("prompt_lookup=True")
-    lines += [
-        "import openvino_genai as genai",
-        "",
-        f"prompt = {python(plan.request.prompt)}",
-        "scheduler = genai.SchedulerConfig()",
-        f"scheduler.enable_prefix_caching = {plan.reuse}",
-        *call("pipeline", "genai.LLMPipeline", pipeline),
-        "config = genai.GenerationConfig()",
-        *(f"config.{setting}" for setting in _settings(plan)),
-    ]
-    if plan.grammar:
-        lines.append(f"grammar = {python(plan.constraint)}")
-        output = f"genai.StructuredOutputConfig({plan.grammar.kind}=grammar)"
-        lines.append(f"config.structured_output_config = {output}")
-    return [*lines, "print(pipeline.generate(prompt, config))"], []
+def write(spec: ModelSpec, request: Request, settings: Settings) -> Iterable[str]:
+    """Lines of Python. Raises DerbyError for what openvino-genai lacks."""
+    pipeline = pipeline_arguments(spec.precision, settings)
+    config = generation_arguments(request, settings)
+    draft, precision = settings["draft"], spec.precision
+    if draft in PRECISIONS:
+        draft, precision = spec.name, draft
+    folder, draft_folder = f"target-{spec.precision}", f"draft-{precision}"
+    yield "# Once, in a shell, unless the model is an OpenVINO model already:"
+    yield _exported(spec.name, spec.precision, folder)
+    if draft != NO_DRAFT:
+        yield _exported(draft, precision, draft_folder)
+    yield "import openvino_genai as genai\n"
+    yield from assigned("prompt", request.prompt)
+    if pipeline["ATTENTION_BACKEND"] == "PA":
+        yield "scheduler = genai.SchedulerConfig()"
+        yield from (f"scheduler.{name} = {value!r}" for name, value in SCHEDULER.items())
+        pipeline["scheduler_config"] = Variable("scheduler")
+    if draft != NO_DRAFT:
+        place = [draft_folder, spec.device]
+        yield call("draft = genai.draft_model", place, properties(precision))
+        pipeline["draft_model"] = Variable("draft")
+    yield call("pipeline = genai.LLMPipeline", [folder, spec.device], pipeline)
+    if grammar := config.pop("structured_output_config", None):
+        ((kind, text),) = grammar.items()
+        yield from assigned("grammar", text)
+        output = f"genai.StructuredOutputConfig({kind}=grammar)"
+        config["structured_output_config"] = Variable(output)
+    if request.chat:
+        messages = [{"role": "user", "content": Variable("prompt")}]
+        yield f"prompt = genai.ChatHistory({messages!r})"
+        if options := template_options(request.thinking):
+            yield f"prompt.set_extra_context({options!r})"
+    else:
+        config["apply_chat_template"] = False
+    yield call("config = genai.GenerationConfig", (), config)
+    yield "print(pipeline.generate(prompt, config))"
 
 
-def _export(model: Model, role: str) -> str:
-    width = "fp16" if model.precision == "bf16" else model.precision
+def _exported(name: str, precision: str, folder: str) -> str:
+    """A comment with the command that makes a model's folder."""
+    task = "--task text-generation-with-past"
+    model = shell(published(name))
     return (
-        f"optimum-cli export openvino --model {shell(model.name)} "
-        f"--task text-generation-with-past --weight-format {width} {role}-{model.precision}"
+        f"# optimum-cli export openvino --model {model} {task} --weight-format {precision} {folder}"
     )
-
-
-def _settings(plan: Plan) -> list[str]:
-    sampling = plan.request.sampling
-    settings = [f"max_new_tokens = {plan.limit}", f"do_sample = {not plan.greedy}"]
-    if not plan.greedy:
-        settings += [f"temperature = {sampling.temperature}", f"top_p = {sampling.top_p}"]
-        settings += [f"rng_seed = {sampling.seed}"]
-        settings += [f"top_k = {sampling.top_k}"] if sampling.top_k else []
-    if plan.k:
-        settings.append(f"num_assistant_tokens = {plan.k}")
-    if plan.ngram:
-        settings.append(f"max_ngram_size = {plan.ngram}")
-    if plan.request.stop:
-        settings.append(f"stop_strings = set({list(plan.request.stop)!r})")
-    return settings if plan.request.chat else [*settings, "apply_chat_template = False"]

@@ -1,90 +1,241 @@
-"""What a column becomes in production: code for each library, with the settings in force."""
+"""What a column becomes in production: the column of a library, and the code that this one runs."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
+from backend.decoding.drafter import Decision
+from backend.decoding.sampling import COLDEST
+from backend.engines.registry import all_precisions
 from backend.errors import DerbyError
-from backend.export import llama_cpp, openvino_genai, transformers, vllm
-from backend.export.plan import Plan, plan
+from backend.export import llamacpp, openvino_genai, transformers, vllm
+from backend.libraries.library import NO_DRAFT, Library, Settings
+from backend.libraries.llamacpp import LLAMACPP
+from backend.libraries.openvino_genai import OPENVINO_GENAI
+from backend.libraries.transformers import TRANSFORMERS
+from backend.models.files import BUILT_IN
+from backend.models.gguf import SUFFIX
 from backend.programs.parser import is_program
+from backend.results.figures import factor
 from backend.results.metrics import Score
 from backend.results.scoreboard import Scoreboard
 from backend.results.sentences import as_sentence
-from backend.strategies.column import Column
-from backend.strategies.equivalents import Nothing
+from backend.strategies.column import Column, OwnModel, default_column
+from backend.strategies.equivalent import NOTHING_DRAFTED, Equivalent
 from backend.types import ModelSpec, Request
 
-#: By each library's name: the lines of its code and sentences on it, of a plan; DerbyError says
-#: what the library lacks.
-LIBRARIES: Mapping[str, Callable[[Plan], tuple[Iterable[str], Iterable[str]]]] = {
-    "transformers": transformers.write,
-    "openvino-genai": openvino_genai.write,
-    "vLLM": vllm.write,
-    "llama.cpp": llama_cpp.write,
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """How code for a library is written. `library`: whose columns run it, or, where it has none
+    here (`raced` is False), the one whose precisions and devices it has.
+    """
+
+    library: Library
+    write: Callable[[ModelSpec, Request, Settings], Iterable[str]]
+    raced: bool = True
+    language: Literal["python", "bash"] = "python"
+
+
+#: By the libraries' titles.
+LIBRARIES: Mapping[str, Template] = {
+    "openvino-genai": Template(OPENVINO_GENAI, openvino_genai.write),
+    "transformers": Template(TRANSFORMERS, transformers.write),
+    "llama.cpp": Template(LLAMACPP, llamacpp.write, language="bash"),
+    "vLLM": Template(TRANSFORMERS, vllm.write, raced=False),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Snippet:
-    """One library's way to do what a column does. `code` is "" where it has none; `note` is one or
-    two sentences on what differs, or on what to use instead.
+    """One library's way to do what a column does. `code` is "" where it has none; `note` says what
+    differs, or what to use instead. `column` is that of the library that runs this code; None: no
+    column does. `raced`: how it did in the race, in a sentence; "": it was not in it.
     """
 
     library: str
     language: Literal["python", "bash"]
     code: str
     note: str
+    column: Column | None = None
+    raced: str = ""
+
+
+def library_column(column: Column, library: str, target: ModelSpec, decision: Decision) -> Column:
+    """The library's column that does what a column did, whose run put `decision` in force: of vLLM,
+    which has none, transformers' that would run where vLLM does. Raises DerbyError where the
+    library cannot.
+    """
+    template = LIBRARIES[library]
+    if column.name == template.library.name and template.raced:
+        return column
+    settings = _settings(column, library, _equivalent(column, decision))
+    made = default_column(template.library.name).on(_place(column, template.library, target))
+    return made.with_settings(settings) if template.raced else made
 
 
 def snippet(
-    column: Column, score: Score, request: Request, default: ModelSpec, library: str
+    board: Scoreboard,
+    index: int,
+    request: Request,
+    target: ModelSpec,
+    library: str,
+    public: Callable[[str], str] = str,
 ) -> Snippet:
-    """Code with which `library` does what the column did, with the settings that its run used.
-    Prompts, names and grammars stay literals, whatever they contain. Raises DerbyError for a column
-    that failed or is a server's, a program, and an unknown library.
+    """Code with which `library` does what a column of the race did, with the settings that its run
+    used. Prompts, names and grammars stay literals, whatever they contain; models are called what
+    `public` calls them. Raises DerbyError for a column that failed or is a server's, a program, and
+    an unknown library.
     """
+    column, score = board.columns[index], board.scores[index]
     if library not in tuple(LIBRARIES):  # whatever it is, a dict would want its hash
         names = ", ".join(LIBRARIES)
         raise DerbyError(f"There is no code for {library!r:.60}; choose from {names}.")
     if score.state == "failed":
         raise DerbyError(f"{column.label} failed in the last race: choose another column.")
-    if column.strategy.lane is not None:
+    if not column.strategy.loads:
         raise DerbyError(f"{column.label} already runs on a server: choose another column.")
     if is_program(request.prompt):
         raise DerbyError(
             "The last race ran a program, whose slots are Decode Derby's own: race a plain prompt "
             "to get code."
         )
-    language = "bash" if library == "llama.cpp" else "python"
-    facts = plan(column, request, default, score.decision)
+    template, decision = LIBRARIES[library], score.decision
+    named, shown = column.named(public), replace(target, name=public(target.name))
     try:
-        lines, notes = LIBRARIES[library](facts)
+        made = library_column(named, library, shown, decision)
+        settings = made.settings()
+        if not template.raced:
+            settings = _settings(named, library, _equivalent(named, decision))
+        spec = made.target(shown)
+        for name in (spec.name, *named.drafts.values()):
+            _require_files(name, library)
+        code = "\n".join(template.write(spec, request, settings)) + "\n"
     except DerbyError as error:
-        return Snippet(library, language, "", str(error))
-    said = " ".join([*facts.notes, *notes, *_why(column, score)])
-    return Snippet(library, language, "\n".join(lines) + "\n", said)
+        return Snippet(library, template.language, "", str(error))
+    folder = "Replace the model's name with your own path. " * ((named, shown) != (column, target))
+    note = folder + " ".join(_notes(column, score, request, target, spec))
+    if not template.raced:
+        return Snippet(library, template.language, code, note)
+    real = library_column(column, library, target, decision)
+    raced = public(_raced(board, real, target))
+    return Snippet(library, template.language, code, note, real, raced)
 
 
-def fastest_code(board: Scoreboard, default: ModelSpec) -> int:
-    """The column to show the code of: the fastest that was measurably faster than the baseline and
-    whose code does all that it does, or else the baseline.
+def usual(board: Scoreboard, request: Request, target: ModelSpec) -> int:
+    """The column to begin with: the fastest that was measurably faster than the baseline and that
+    some library has code for, or else the baseline.
     """
 
-    def whole(index: int) -> bool:
-        column, score = board.columns[index], board.scores[index]
-        if column.strategy.lane is not None:
-            return False
-        settings = {**column.settings(), **score.decision.settings}
-        equivalent = column.strategy.equivalent(settings, column.target(default))
-        return not isinstance(equivalent, Nothing) and not equivalent.note
+    def has_code(index: int) -> bool:
+        return bool(usual_library(board, index, request, target))
 
-    faster = [i for i in range(len(board.columns)) if board.pace(i) == "faster" and whole(i)]
+    faster = [i for i in range(len(board.columns)) if board.pace(i) == "faster" and has_code(i)]
     return max(faster, key=board.speedup, default=board.baseline_index or 0)
 
 
-def _why(column: Column, score: Score) -> Iterable[str]:
-    """Why these settings are in force, in a sentence, unless the column's own are."""
+def usual_library(board: Scoreboard, index: int, request: Request, target: ModelSpec) -> str:
+    """The library to begin with for a column: one that was raced so, one like the race's engine, or
+    any other that has code for it; "": none has.
+    """
+
+    def worth(name: str) -> tuple[bool, bool]:
+        return bool(made[name].raced), LIBRARIES[name].library.like == target.engine
+
+    try:
+        made = {name: snippet(board, index, request, target, name) for name in LIBRARIES}
+    except DerbyError:
+        return ""
+    return max((name for name in made if made[name].code), key=worth, default="")
+
+
+def _equivalent(column: Column, decision: Decision) -> Equivalent:
+    if decision.plain:
+        return NOTHING_DRAFTED
+    return column.strategy.equivalent({**column.settings(), **decision.settings})
+
+
+def _settings(column: Column, library: str, equivalent: Equivalent) -> dict[str, Any]:
+    """The settings of the library's column; of vLLM, which has none, those of openvino-genai's with
+    a speculative_config of its own. Raises DerbyError for what the library lacks.
+    """
+    speculation = equivalent.vllm if library == "vLLM" else {}
+    if equivalent.missing and not speculation:
+        raise DerbyError(f"{library} has no {equivalent.missing}: use {equivalent.instead}.")
+    if column.strategy.library is not None:
+        raise DerbyError(
+            f"{column.label} is another library's: choose that one here, or another column."
+        )
+    draft, grammar = equivalent.draft, column.grammar
+    if draft in all_precisions():
+        draft = draft.removesuffix("-exact")
+        if library != "openvino-genai" or draft not in openvino_genai.PRECISIONS:
+            raise DerbyError(
+                f"{library} drafts with no {draft} copy of the model: choose openvino-genai, or "
+                "name a smaller model as the draft."
+            )
+    settings: dict[str, Any] = {"draft": draft or NO_DRAFT, "grammar": grammar}
+    if library == "llama.cpp":
+        spec = "ngram-simple" if equivalent.lookup else NO_DRAFT
+        return settings | {"spec": spec, "k": equivalent.lookup or equivalent.k}
+    settings |= {"lookup": equivalent.lookup} | ({"k": equivalent.k} if draft else {})
+    if library == "vLLM":
+        return settings | {"speculative_config": speculation}
+    if library == "transformers":
+        if grammar is not None:
+            raise DerbyError(
+                f"transformers takes no grammar such as {grammar.name!r:.60}: choose llama.cpp or "
+                "vLLM."
+            )
+        del settings["grammar"]
+    return settings
+
+
+def _place(column: Column, library: Library, target: ModelSpec) -> OwnModel:
+    """What the library's column runs on where another column had a model of its own."""
+    own, place = column.target(target), OwnModel(column.model.name)
+    precision = own.precision.removesuffix("-exact")
+    assert library.declaration is not None  # noqa: S101 (each of LIBRARIES loads its models)
+    alike = own.engine == library.like and precision in library.declaration.precisions
+    if column.model.place and alike:
+        return replace(place, precision=precision, device=own.device)
+    return place
+
+
+def _require_files(name: str, library: str) -> None:
+    """Raise DerbyError for a model whose files the library does not read."""
+    if name == BUILT_IN:
+        return
+    if name.endswith(SUFFIX) != (library == "llama.cpp"):
+        reads = "only GGUF files" if library == "llama.cpp" else "no GGUF files"
+        raise DerbyError(f"{library} runs {reads} here: choose another model, or another library.")
+
+
+def _raced(board: Scoreboard, column: Column, target: ModelSpec) -> str:
+    """How a column did that the race had; "": it had none such."""
+    for index, other in enumerate(board.columns):
+        same = (other.name, other.settings()) == (column.name, column.settings())
+        if same and other.target(target) == column.target(target):
+            if message := board.scores[index].message:
+                return f"Raced here: {message}"
+            speedup = 0.0 if board.noisy else board.speedup(index)
+            return f"Raced here: {factor(speedup)}." if speedup else "Raced here."
+    return ""
+
+
+def _notes(
+    column: Column, score: Score, request: Request, target: ModelSpec, spec: ModelSpec
+) -> Iterable[str]:
+    """What differs from the column's run, and why its settings are in force."""
+    if column.strategy.library is not None:
+        return
+    if note := _equivalent(column, score.decision).note:
+        yield note
+    if request.sampling.temperature >= COLDEST:
+        yield "At this temperature the library draws different tokens with the same seed."
+    precision = column.target(target).precision
+    if precision != spec.precision:
+        yield f"The weights are {spec.precision} here; the column's were {precision}."
     if score.decision.why and not score.decision.plain:
         yield as_sentence(score.decision.why.partition("; ")[0])
     elif column.automatic and score.steps < 2:

@@ -1,79 +1,75 @@
-"""vLLM: its offline LLM with speculative decoding and structured outputs."""
+"""Code for vLLM, of the same settings. It has no column here."""
 
 from collections.abc import Iterable
+from typing import Any
 
-from backend.export.plan import TORCH_DTYPES, Model, Plan, call, python
-from backend.strategies.equivalents import EAGLE_3, SUFFIX_DECODING
-
-_SCHEMES = {"int8": "W8A16", "int4": "W4A16"}
-
-
-def write(plan: Plan) -> tuple[Iterable[str], Iterable[str]]:
-    """Lines of Python, and sentences. Raises DerbyError for what vLLM lacks."""
-    plan.require("vLLM", has=(SUFFIX_DECODING, EAGLE_3))
-    arguments = [f"model={_name(plan.model, 'target')}"]
-    if not plan.model.quantised:
-        arguments.append(f'dtype="{TORCH_DTYPES[plan.model.precision]}"')
-    arguments.append(f"enable_prefix_caching={plan.reuse}")
-    if plan.kind != "plain":
-        arguments.append(f"speculative_config={_speculation(plan)}")
-    if plan.grammar:
-        arguments.append('structured_outputs_config={"backend": "guidance"}')
-    ask = "chat" if plan.request.chat else "generate"
-    prompt = '[{"role": "user", "content": prompt}]' if plan.request.chat else "prompt"
-    lines = [
-        "from vllm import LLM, SamplingParams",
-        *(["from vllm.sampling_params import StructuredOutputsParams"] if plan.grammar else []),
-        "",
-        f"prompt = {python(plan.request.prompt)}",
-        *([f"grammar = {python(plan.constraint)}"] if plan.grammar else []),
-        *call("llm", "LLM", arguments),
-        *call("sampling", "SamplingParams", _sampling(plan)),
-        f"output = llm.{ask}({prompt}, sampling)",
-        "print(output[0].outputs[0].text)",
-    ]
-    notes = [
-        f"Make the folder {_name(model, role)} first: a copy of {model.name!r} that llm-compressor "
-        f"quantises with the scheme {_SCHEMES[model.precision]}."
-        for model, role in ((plan.model, "target"), (plan.draft, "draft"))
-        if model and model.quantised
-    ]
-    if plan.lacking == SUFFIX_DECODING:
-        notes.append("vLLM's suffix decoding needs the package arctic-inference.")
-    return lines, notes
+from backend.decoding.sampling import COLDEST
+from backend.export.code import Variable, assigned, call, published
+from backend.grammar.compile import composed
+from backend.libraries.library import NO_DRAFT, Settings
+from backend.libraries.transformers import NGRAM, load_arguments
+from backend.types import ModelSpec, Request, template_options
 
 
-def _name(model: Model, role: str) -> str:
-    """A literal of the model's name, or of the folder with its quantised copy."""
-    return repr(f"./{role}-{model.precision}" if model.quantised else model.name)
-
-
-def _speculation(plan: Plan) -> str:
-    entries = [f'"num_speculative_tokens": {plan.k}']
-    if plan.lacking == SUFFIX_DECODING:
-        entries = ['"method": "suffix"', *entries]
-    elif plan.lacking == EAGLE_3:
-        entries = ['"method": "eagle3"', f'"model": {python(plan.trained)}', *entries]
-    elif plan.draft:
-        draft = _name(plan.draft, "draft")
-        entries = ['"method": "draft_model"', f'"model": {draft}', *entries]
+def write(spec: ModelSpec, request: Request, settings: Settings) -> Iterable[str]:
+    """Lines of Python."""
+    model: dict[str, Any] = {
+        "model": published(spec.name),
+        "dtype": load_arguments(spec.precision, spec.device)["dtype"],
+    }
+    if speculation := _speculation(settings):
+        model["speculative_config"] = speculation
+    sampling, grammar = _sampling(request), settings["grammar"]
+    yield "from vllm import LLM, SamplingParams"
+    if grammar:
+        model["structured_outputs_config"] = {"backend": "guidance"}
+        kind = {"json_schema": "json", "regex": "regex"}.get(grammar.kind, "grammar")
+        output = f"StructuredOutputsParams({kind}=grammar)"
+        sampling["structured_outputs"] = Variable(output)
+        yield "from vllm.sampling_params import StructuredOutputsParams"
+    yield ""
+    yield from assigned("prompt", request.prompt)
+    if grammar:
+        text = composed(grammar.text) if grammar.kind == "lark" else grammar.text.rstrip("\r\n")
+        yield from assigned("grammar", text)
+    yield call("llm = LLM", (), model)
+    yield call("sampling = SamplingParams", (), sampling)
+    if request.chat:
+        options = template_options(request.thinking)
+        more = {"chat_template_kwargs": options} if options else {}
+        messages = [{"role": "user", "content": Variable("prompt")}]
+        yield call("output = llm.chat", [messages, Variable("sampling")], more)
     else:
-        lookup = ['"prompt_lookup_min": 1', f'"prompt_lookup_max": {plan.ngram}']
-        entries = ['"method": "ngram"', *entries, *lookup]
-    return f"{{{', '.join(entries)}}}"
+        yield "output = llm.generate(prompt, sampling)"
+    yield "print(output[0].outputs[0].text)"
 
 
-def _sampling(plan: Plan) -> list[str]:
-    sampling = plan.request.sampling
-    arguments = [f"max_tokens={plan.limit}"]
-    if plan.greedy:
-        arguments.append("temperature=0.0")
-    else:
-        arguments += [f"temperature={sampling.temperature}", f"top_k={sampling.top_k or -1}"]
-        arguments += [f"top_p={sampling.top_p}", f"seed={sampling.seed}"]
-    if plan.request.stop:
-        arguments.append(f"stop={list(plan.request.stop)!r}")
-    if plan.grammar:
-        kind = {"json_schema": "json", "regex": "regex"}.get(plan.grammar.kind, "grammar")
-        arguments.append(f"structured_outputs=StructuredOutputsParams({kind}=grammar)")
+def _speculation(settings: Settings) -> dict[str, Any]:
+    """The speculative_config; {}: plain decoding."""
+    if given := settings["speculative_config"]:
+        return given | ({"model": published(given["model"])} if "model" in given else {})
+    if k := settings["lookup"]:
+        lookup = {"prompt_lookup_min": 1, "prompt_lookup_max": NGRAM}
+        return {"method": "ngram", "num_speculative_tokens": k, **lookup}
+    if (draft := settings["draft"]) == NO_DRAFT:
+        return {}
+    model = published(draft)
+    return {"method": "draft_model", "model": model, "num_speculative_tokens": settings["k"]}
+
+
+def _sampling(request: Request) -> dict[str, Any]:
+    """Keyword arguments of SamplingParams."""
+    sampling = request.sampling
+    arguments: dict[str, Any] = {
+        "max_tokens": request.max_new_tokens,
+        "temperature": sampling.temperature if sampling.temperature >= COLDEST else 0.0,
+        "repetition_penalty": sampling.repetition_penalty,
+    }
+    if arguments["temperature"]:
+        arguments |= {"top_k": sampling.top_k, "top_p": sampling.top_p, "min_p": sampling.min_p}
+        arguments["seed"] = sampling.seed
+    if request.ignore_eos:
+        arguments["ignore_eos"] = True
+    if request.stop:
+        arguments["stop"] = list(request.stop)
     return arguments

@@ -14,7 +14,7 @@ from backend.engines.base import Engine
 from backend.engines.draft import DraftNetwork, OpenNetwork
 from backend.errors import DerbyError
 from backend.libraries.library import Library
-from backend.strategies.equivalents import Equivalent, Plain
+from backend.strategies.equivalent import Equivalent
 from backend.strategies.settings import Setting
 from backend.types import ModelSpec
 
@@ -79,7 +79,7 @@ class Strategy:
     settings: its own; `Column` adds those that every column has. build: makes the drafter of a
     column, and raises DerbyError for what the target cannot do. weights: what that needs loaded.
     scratch_depth: positions beyond the last token that scratch rows may reach. equivalent: what
-    it amounts to in other libraries. verified: settings that `verify` checks. candidates: settings
+    it amounts to in libraries. verified: settings that `verify` checks. candidates: settings
     that `tune` tries. keeps_text: whether the text is the plain one's at any temperature, and not
     only drawn from the same distribution.
 
@@ -98,7 +98,7 @@ class Strategy:
     build: Callable[[DrafterInputs], Drafter] = build_nothing
     weights: Callable[[Values, Engine], Weights] = lambda _values, _target: None
     scratch_depth: Callable[[Values], int] = lambda _values: 0
-    equivalent: Callable[[Values, ModelSpec], Equivalent] = lambda _values, _target: Plain()
+    equivalent: Callable[[Values], Equivalent] = lambda _values: Equivalent()
     keeps_text: Callable[[Values], bool] = lambda _values: True
     verified: tuple[str, ...] = ("",)
     candidates: tuple[Candidate, ...] = ()

@@ -4,9 +4,8 @@ from backend.decoding.drafter import UNDECIDED, Drafter
 from backend.drafters.lookahead import Lookahead
 from backend.drafters.lookahead_plan import LADDER, Sizes, choose_sizes, predicted
 from backend.strategies.declaration import Candidate, DrafterInputs, Strategy, Values
-from backend.strategies.equivalents import Equivalent, Lookup, Nothing
+from backend.strategies.equivalent import Equivalent
 from backend.strategies.settings import NAMED_SIZE, Flag, WholeNumber
-from backend.types import ModelSpec
 
 
 def scratch_depth(values: Values) -> int:
@@ -29,12 +28,6 @@ def build(inputs: DrafterInputs) -> Drafter:
         seed=seed,
         decision=decision,
     )
-
-
-def equivalent(values: Values, _target: ModelSpec) -> Equivalent:
-    level = values["level"]
-    shape = f"window={values['window']}, level={level}, guesses={values['guesses']}"
-    return Nothing(f"lookahead ({shape})", Lookup(level - 1, level - 1))
 
 
 def _candidates() -> tuple[Candidate, ...]:
@@ -94,7 +87,7 @@ LOOKAHEAD = Strategy(
     ),
     build=build,
     scratch_depth=scratch_depth,
-    equivalent=equivalent,
+    equivalent=lambda _values: Equivalent(missing="lookahead"),
     verified=(
         "window=5,level=3,guesses=5",
         "window=7,level=4,guesses=7,seeded=false",

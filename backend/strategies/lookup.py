@@ -2,10 +2,9 @@
 
 from backend.drafters.draft_length import DraftLength
 from backend.drafters.prompt_lookup import PromptLookup
-from backend.strategies.declaration import Candidate, DrafterInputs, Strategy, Values
-from backend.strategies.equivalents import Equivalent, Lookup
+from backend.strategies.declaration import Candidate, DrafterInputs, Strategy
+from backend.strategies.equivalent import Equivalent
 from backend.strategies.settings import NAMED_SIZE, Flag, WholeNumber
-from backend.types import ModelSpec
 
 #: The usual longest ending that is looked up, and how many continuations are tried.
 NGRAM, BRANCHES = 3, 2
@@ -27,10 +26,6 @@ def lookup_of(
     return PromptLookup(length, ngram, branches, declined)
 
 
-def equivalent(values: Values, _target: ModelSpec) -> Equivalent:
-    return Lookup(values["k"], values["ngram"])
-
-
 LOOKUP = Strategy(
     "lookup",
     "Prompt lookup",
@@ -47,7 +42,7 @@ LOOKUP = Strategy(
         ),
     ),
     build=build,
-    equivalent=equivalent,
+    equivalent=lambda values: Equivalent(lookup=values["k"]),
     verified=("", "k=10,ngram=4,branches=4"),
     candidates=(Candidate("branches=1", longest=16), Candidate()),
 )

@@ -3,12 +3,14 @@ grammar, and two that show what KV reuse saves between the slots of a program.
 """
 
 from backend.strategies.declaration import Strategy
+from backend.strategies.equivalent import Equivalent
 
 STATELESS = Strategy(
     "stateless",
     "Stateless",
     "Computes the whole text again for every token, without a cache. Shows what the cache saves.",
     gist="Rereads everything for each token",
+    equivalent=lambda _values: Equivalent(missing="decoding without a cache", instead="KV reuse"),
     keeps_cache=False,
     limit=12,
     verified=("limit=24",),

@@ -19,8 +19,8 @@ from backend.strategies.declaration import (
     Values,
     Weights,
 )
-from backend.strategies.equivalents import Draft, Equivalent, Lookup
-from backend.strategies.lookup import NGRAM, lookup_of
+from backend.strategies.equivalent import Equivalent
+from backend.strategies.lookup import lookup_of
 from backend.strategies.settings import NAMED_SIZE, Choice, Flag, ModelChoice, WholeNumber
 from backend.types import ModelSpec
 
@@ -101,23 +101,12 @@ def _sampler(inputs: DrafterInputs) -> DraftSampler:
     return IndependentSampler(sampling)
 
 
-def equivalent(values: Values, target: ModelSpec) -> Equivalent:
+def equivalent(values: Values) -> Equivalent:
     draft, k = values["draft"], values["k"]
-    if _head(draft, target) is not None or draft == TRAINED:
-        together = " and prompt lookup" if draft == HYBRID else ""
-        return Lookup(
-            k,
-            NGRAM,
-            f"No library loads Decode Derby's trained draft{together}. An int4 copy as the draft "
-            "would come nearer.",
-        )
-    copy = USUAL_COPY if draft == HYBRID else draft
-    if copy not in all_precisions():
-        return Draft(k, replace(target, name=copy))
-    note = ""
-    if draft == HYBRID:
-        note = "Decode Derby drafts with prompt lookup and the int4 copy. No library does both."
-    return Draft(k, replace(target, precision=copy), note)
+    if draft in (TRAINED, HYBRID) or draft.endswith(HEAD_SUFFIX):
+        note = f"No library loads the {draft} draft: this is its prompt lookup."
+        return Equivalent(lookup=k, note=note)
+    return Equivalent(draft=draft, k=k)
 
 
 def _gist(values: Values) -> str:

@@ -2,12 +2,11 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from backend.errors import DerbyError, explain
-from backend.export.production import LIBRARIES, Snippet, fastest_code, snippet
+from backend.export.production import Snippet, snippet, usual, usual_library
 from backend.racing.commands import Command, Measure
 from backend.racing.race import Race
 from backend.records.record import RaceRecord, recorded
@@ -19,6 +18,7 @@ from backend.web.examples import opening
 from backend.web.export import about, file_of, read_record
 from backend.web.feeds import Draw, Feeds
 from backend.web.form import Values, read_race, wants_measuring
+from backend.web.lineup import Lineup
 from backend.web.link import form_of, link, settings_of
 from backend.web.offer import Offer
 from backend.web.opened import OpenedRaces
@@ -73,7 +73,7 @@ class Controller:
         except DerbyError:
             return [], None
         names = [self._offer.public(column.label) for column in race.columns]
-        return names, names[fastest_code(board, race.target)]
+        return names, names[usual(board, race.request, race.target)]
 
     def production(self, visitor: str, label: Any, library: Any) -> Snippet:
         """How `library` does what the column `label` of the race on show did, with its settings. Of
@@ -83,21 +83,33 @@ class Controller:
         try:
             race, board = self._race_on_show(visitor)
             index = _index(board, label, public)
-            column = race.columns[index].named(public)
-            target = replace(race.target, name=public(race.target.name))
-            moved = (column, target) != (race.columns[index], race.target)
-            made = snippet(column, board.scores[index], race.request, target, library)
+            return snippet(board, index, race.request, race.target, library, public)
         except Exception as error:
             return Snippet("", "python", "", public(explain(error)))
-        folder = "Replace the model's name with your own path." if moved else ""
-        return replace(made, note=f"{folder} {made.note}".strip())
 
     def library(self, visitor: str, label: Any, wanted: Any) -> Any:
         """The library `wanted`, or if it has no code for the column `label` of the race on show,
-        the first one that has. Not for the event loop.
+        one to begin with. Not for the event loop.
         """
-        names = (wanted, *LIBRARIES)
-        return next((n for n in names if self.production(visitor, label, n).code), wanted)
+        if self.production(visitor, label, wanted).code:
+            return wanted
+        try:
+            race, board = self._race_on_show(visitor)
+            index = _index(board, label, self._offer.public)
+        except DerbyError:
+            return wanted
+        return usual_library(board, index, race.request, race.target) or wanted
+
+    def with_code(self, visitor: str, lineup: str, label: Any, library: Any) -> str:
+        """The line-up with one column more, which runs the library's code for the column `label` of
+        the race on show. Raises DerbyError where that cannot be. Not for the event loop.
+        """
+        column = self.production(visitor, label, library).column
+        if column is None:
+            raise DerbyError("There is no code to race: choose another column or library.")
+        added = f"{lineup.rstrip()}\n{column.named(self._offer.written)}"
+        Lineup.read(added, self._offer)
+        return added
 
     def _race_on_show(self, visitor: str) -> tuple[Race | RaceRecord, Scoreboard]:
         """The race that the visitor's page shows, and its board. Slow."""

@@ -113,6 +113,10 @@ class Offer:
             f"There is no model {written!r:.60} on this page; choose one of {_list(names)}{more}."
         )
 
+    def written(self, name: str) -> str:
+        """How a column writes a model, by its name for the engines."""
+        return self.names[self.models.index(name)] if name in self.models else name
+
     def options(self, what: str, engine: str = "") -> tuple[str, ...]:
         """The engines, or the "precision" or "device" of an engine; "": of any."""
         if what == "engine":

@@ -13,7 +13,7 @@ from backend.engines.draft import DraftNetwork
 from backend.errors import DerbyError
 from backend.models.files import model_folder
 from backend.strategies.declaration import DrafterInputs, Strategy, Values
-from backend.strategies.equivalents import EAGLE_3, Lookup, Nothing
+from backend.strategies.equivalent import Equivalent
 from backend.strategies.settings import NAMED_SIZE, Flag, ModelChoice, WholeNumber
 
 if TYPE_CHECKING:
@@ -81,6 +81,13 @@ EAGLE3 = Strategy(
     gist="A draft reads three layers and guesses",
     build=build,
     weights=weights,
-    equivalent=lambda values, _target: Nothing(EAGLE_3, Lookup(values["k"], 3), values["draft"]),
+    equivalent=lambda values: Equivalent(
+        missing="EAGLE-3",
+        vllm={
+            "method": "eagle3",
+            "model": values["draft"],
+            "num_speculative_tokens": values["k"],
+        },
+    ),
     verified=(),
 )

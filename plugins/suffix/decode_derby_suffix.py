@@ -10,7 +10,7 @@ from typing import NamedTuple
 from backend.decoding.drafter import Drafter
 from backend.drafters.draft_length import Acceptance, DraftLength, Guess, Path
 from backend.strategies.declaration import Candidate, DrafterInputs, Strategy
-from backend.strategies.equivalents import SUFFIX_DECODING, Lookup, Nothing
+from backend.strategies.equivalent import Equivalent
 from backend.strategies.settings import NAMED_SIZE, Flag, WholeNumber
 from backend.types import Outcome, Proposal
 
@@ -167,7 +167,11 @@ SUFFIX = Strategy(
     ),
     gist="Guesses what most often came next",
     build=build,
-    equivalent=lambda values, _target: Nothing(SUFFIX_DECODING, Lookup(values["k"], 3)),
+    equivalent=lambda values: Equivalent(
+        missing="suffix decoding",
+        note="This needs the package arctic-inference.",
+        vllm={"method": "suffix", "num_speculative_tokens": values["k"]},
+    ),
     verified=("", "k=8"),
     candidates=(Candidate(),),
 )

@@ -24,7 +24,7 @@ from backend.engines.torch.engine import TorchEngine
 from backend.export.production import snippet
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
-from backend.results.metrics import Score
+from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import parse_column
 from backend.strategies.registry import plugin_problems, strategies
 from backend.types import ModelSpec, Request, Sampling
@@ -239,10 +239,10 @@ def test_what_no_column_can_draft_with_is_one_sentence(
 
 
 def test_production_names_the_draft_for_vllm(folders: tuple[Path, ...]) -> None:
-    column, ran = parse_column(f"eagle3:draft={folders[2]},k=4"), Score(state="done")
+    board = Scoreboard([parse_column(f"eagle3:draft={folders[2]},k=4")])
     target = ModelSpec(str(folders[0]), "torch")
-    code = snippet(column, ran, Request("Hi"), target, "vLLM").code
-    assert f'"method": "eagle3", "model": {str(folders[2])!r}, "num_speculative_tokens": 4' in code
+    code = snippet(board, 0, Request("Hi"), target, "vLLM").code
+    assert f"'method': 'eagle3', 'model': {str(folders[2])!r}, 'num_speculative_tokens': 4" in code
 
 
 def test_it_is_installed_and_its_option_wins_over_a_folder_of_its_name(

@@ -15,7 +15,7 @@ from backend.drafters.draft_length import DraftLength
 from backend.errors import DerbyError
 from backend.export.production import LIBRARIES, snippet
 from backend.racing.race import Race
-from backend.results.metrics import Score
+from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import parse_column
 from backend.strategies.registry import plugin_problems, strategies
 from backend.types import ModelSpec, Outcome, Request, Sampling
@@ -128,12 +128,10 @@ def test_it_is_installed() -> None:
 
 
 def test_production_names_it_for_vllm_alone() -> None:
-    column, ran = parse_column("suffix:k=6"), Score(state="done")
-    code = {
-        library: snippet(column, ran, Request("Hi"), ModelSpec(), library) for library in LIBRARIES
-    }
-    assert '"method": "suffix", "num_speculative_tokens": 6' in code["vLLM"].code
-    assert "use its prompt lookup of 6 tokens" in code["transformers"].note
+    board = Scoreboard([parse_column("suffix:k=6")])
+    code = {name: snippet(board, 0, Request("Hi"), ModelSpec(), name) for name in LIBRARIES}
+    assert "'method': 'suffix', 'num_speculative_tokens': 6" in code["vLLM"].code
+    assert "no suffix decoding" in code["transformers"].note
     assert not code["transformers"].code
 
 

@@ -1,0 +1,104 @@
+"""Code for production, executed: each snippet prints what the column writes that "Race this code"
+adds.
+"""
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from races import board_after, events_of
+
+from backend.export.production import snippet
+from backend.libraries.openvino_genai import model_folder
+from backend.models.builtin import built_in_folder, built_in_gguf
+from backend.models.files import model_files
+from backend.racing.models import LoadedModels
+from backend.racing.race import Race
+from backend.results.scoreboard import Scoreboard
+from backend.strategies.column import parse_column
+from backend.types import ModelSpec, Request, Sampling
+
+pytestmark = pytest.mark.model
+
+ROOT = Path(__file__).parents[2]
+QUESTION = Request("Name the days of the week. Then name them again.", 32)
+DRAWN = replace(QUESTION, sampling=Sampling(0.8, 40, 0.9, 7, 0.02, 1.1))
+
+#: The program of llama.cpp, for a shell that gives it no standard input.
+LLAMA_SERVER = f"""#!/bin/sh
+exec >/dev/null
+cd {ROOT} && sleep 60 | {sys.executable} -m backend.libraries.llama_server "$@"
+"""
+
+
+def run(code: str, language: str, folder: Path) -> str:
+    """What a snippet prints that is run in a folder of its own, with what it leaves running."""
+    command = [sys.executable, "-c", code] if language == "python" else ["bash", "-c", code]
+    path = f"{folder}:{os.environ['PATH']}"
+    with subprocess.Popen(
+        command,
+        cwd=folder,
+        env={**os.environ, "PATH": path, "HF_HUB_OFFLINE": "1"},
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            return process.communicate(timeout=120)[0]
+        finally:
+            with suppress(ProcessLookupError):  # nothing is left
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def prepare(library: str, target: ModelSpec, folder: Path) -> None:
+    """Lay out what a snippet's first lines fetch or convert, or the program that it calls."""
+    if library == "llama.cpp":
+        program = folder / "llama-server"
+        program.write_text(LLAMA_SERVER)
+        program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    if library == "openvino-genai":
+        for role, precision in (("target", "fp32"), ("draft", "int4")):
+            spec = replace(target, precision=precision)
+            place = model_folder(spec, model_files(target.name, print), print)
+            (folder / f"{role}-{precision}").symlink_to(place)
+
+
+@pytest.mark.parametrize(
+    ("library", "columns", "request_"),
+    [
+        ("transformers", ("lookup:k=4",), QUESTION),
+        ("transformers", ("kv",), DRAWN),
+        ("openvino-genai", ("kv", "lookup:k=4", "speculative:draft=int4,k=3"), QUESTION),
+        ("llama.cpp", ("kv", "lookup:k=4"), QUESTION),
+    ],
+)
+def test_code_prints_what_its_column_writes(
+    library: str, columns: tuple[str, ...], request_: Request, tmp_path: Path
+) -> None:
+    model = built_in_gguf(print) if library == "llama.cpp" else built_in_folder(print)
+    target = ModelSpec(str(model))
+    prepare(library, target, tmp_path)
+    ours = [parse_column(column) for column in columns]
+    made = [snippet(Scoreboard(ours), i, request_, target, library) for i in range(len(ours))]
+    theirs = [each.column for each in made if each.column is not None]
+    assert len(theirs) == len(columns)
+    race = Race(request_, tuple(theirs), target)
+    scores = board_after(theirs, events_of(race, LoadedModels())).scores
+    assert [score.message for score in scores] == [""] * len(columns)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    for each, score in zip(made, scores, strict=True):
+        printed = run(each.code.replace("8080", str(port)), each.language, tmp_path)
+        if library == "llama.cpp":
+            (choice,) = json.loads(printed)["choices"]
+            printed = choice["message"]["content"]
+        assert printed.strip() == score.text.strip()
+        assert len(score.text) > 40
