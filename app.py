@@ -13,6 +13,8 @@ from backend.cli.console import complain, warn
 from backend.engines.registry import offered_engines
 from backend.engines.registry import plugin_problems as engine_problems
 from backend.errors import DerbyError
+from backend.libraries.server import VARIABLE as SERVERS
+from backend.libraries.server import named_servers
 from backend.limits import Limits, limits_of
 from backend.machine import LOOPBACK, zero_gpu
 from backend.models.files import BUILT_IN
@@ -20,8 +22,6 @@ from backend.racing.hosts.host import Host
 from backend.racing.hosts.process import ProcessHost
 from backend.racing.hosts.zero_gpu import ZeroGpuHost
 from backend.racing.preparation import fetch_offered
-from backend.remote.server import VARIABLE as SERVERS
-from backend.remote.server import read_servers
 from backend.strategies.registry import plugin_problems as strategy_problems
 from backend.types import ModelSpec
 from backend.web.address import free_port
@@ -64,8 +64,8 @@ def main(
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     try:
         if servers is not None:
-            read_servers(servers)
             os.environ[SERVERS] = str(servers.absolute())  # for the worker, too
+            named_servers()
         limits = _limits(limit, host, public=share or bool(public_host))
         _serve(
             limits,

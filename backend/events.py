@@ -313,28 +313,16 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What a server tells of itself: with the first step whose `clock` the steps' seconds are of,
-    its own or the network's, and what an exchange without work takes in seconds; at the end also
-    the tokens of prompt and answer (0: not told), whether `each` step was one of them, where steps
-    did not say, and of all of them how many a draft offered and the target accepted.
-
-    What its counters tell: `rounds` with a draft, tokens accepted in each of a draft's `places`,
-    and what a pass wrote of late (`per_pass`, 0: not told). `others`: they used it too, so rounds,
-    places, drafted and accepted are the server's of that time, not the request's.
+    """What is known of an answer that comes from elsewhere, later ones in place of earlier ones:
+    the `model` that writes it, whose `clock` the steps' seconds are of, the seconds of an exchange
+    without work, and the tokens of its prompt. "" and 0: not known.
     """
 
     column: Index
     clock: Literal["own", "server", "network"]
     round_trip: Seconds
     prompt_tokens: Count = 0
-    tokens: Count = 0
-    each: bool = False
-    drafted: Count = 0
-    accepted: Count = 0
-    rounds: Count = 0
-    places: Annotated[list[Count], Field(max_length=64)] = field(default_factory=list)
-    per_pass: Annotated[float, Field(ge=0, le=1e12)] = 0.0
-    others: bool = False
+    model: str = ""
     kind: Literal["Served"] = field(default="Served", kw_only=True)
 
 

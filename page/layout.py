@@ -5,10 +5,10 @@ from typing import Any
 
 import gradio as gr
 
+from backend.libraries.server import named_servers
 from backend.limits import Limits
 from backend.models.files import model_title
 from backend.racing.hosts.host import Host
-from backend.remote.server import named_servers
 from backend.web.api import Api
 from backend.web.assets import asset
 from backend.web.benchmark import Benchmarks

@@ -49,7 +49,7 @@ def without_template(
 
 
 #: Strategies whose columns the local loop runs.
-LOCAL = tuple(name for name, strategy in strategies().items() if strategy.lane is None)
+LOCAL = tuple(name for name, strategy in strategies().items() if strategy.ours)
 
 
 def compile_grammar(source: GrammarSource, tokenizer: Tokenizer) -> GrammarConstraint:

@@ -119,7 +119,7 @@ def figures_of(column: Column, base: Score, score: Score) -> Figures:
         for name in ("ttft", "tpot", "tokens_per_forward", "mask_wait")
     )
     limit = column.limit or len(base.tokens)
-    ours = score.clock == "own"  # a token's id means nothing on a server
+    alike = score.tokenizer == base.tokenizer  # else a token's id means something else
     agreed, compared = score.agreement_with(base)
     rest = score.parts.get("rest", 0.0) / max(score.steps, 1) * 1e3
     return Figures(
@@ -134,8 +134,8 @@ def figures_of(column: Column, base: Score, score: Score) -> Figures:
         positions=tuple(score.positions),
         agreed=agreed,
         compared=compared,
-        overhead=_rounded(rest) if ours else None,
-        equal=score.tokens == base.tokens[:limit] if ours else score.text == base.text,
+        overhead=_rounded(rest) if score.parts else None,
+        equal=score.tokens == base.tokens[:limit] if alike else score.text == base.text,
         clock=score.clock,
     )
 

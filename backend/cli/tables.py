@@ -15,7 +15,7 @@ from backend.events import Event
 from backend.results.figures import figures
 from backend.results.metrics import Score
 from backend.results.scoreboard import Scoreboard
-from backend.results.sentences import ledger, reason, verdict
+from backend.results.sentences import ledger, ran_alone, reason, verdict
 
 STYLES = {
     "sampled": "",
@@ -58,13 +58,10 @@ def summary(board: Scoreboard) -> Table:
 
 def _clocks(board: Scoreboard) -> str:
     """Which clocks the times are from."""
-    of: dict[str, list[str]] = {}
-    for column, score in zip(board.columns, board.scores, strict=True):
-        of.setdefault(score.clock, []).append(column.label)
-    said = ["Each column on its own clock, in turns"] if "own" in of else []
-    for clock, whose in (("server", "by its own clock"), ("network", "over the network")):
-        said += [f"{label} {whose}" for label in of.get(clock, ())]
-    return "; ".join(said)
+    turns = any(not column.strategy.alone for column in board.columns)
+    said = ["Each column on its own clock, in turns"] if turns else []
+    alone = [(board.name(i), ran_alone(board, i)) for i in range(len(board.columns))]
+    return "; ".join([*said, *(f"{name} {clause}" for name, clause in alone if clause)])
 
 
 def _state(score: Score) -> str:

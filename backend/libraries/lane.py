@@ -211,31 +211,24 @@ class _Answer:
     def event(self, part: Part | Serving, seconds: float) -> Event:
         """What a part is to a race; afterwards `reason` says if it is the last."""
         if isinstance(part, Serving):
-            return Served(
-                self._column, part.clock, rounded_value(part.round_trip), part.prompt_tokens
-            )
-        if self._stream is None:
+            trip = rounded_value(part.round_trip)
+            return Served(self._column, part.clock, trip, part.prompt_tokens, part.model)
+        if self._stream is None:  # whoever writes text alone says when it ends
             tokens, count, text = (), min(part.count, self._room), part.text
             self._room -= count
         else:
             tokens, text = self._read(self._stream, part.tokens)
             count = len(tokens)
-        self.reason = self.reason or part.finish or ("token limit" if self._room <= 0 else None)
+            self.reason = self.reason or ("token limit" if self._room <= 0 else None)
+        self.reason = self.reason or part.finish
         accepted = min(part.accepted, count)
-        origins: list[Origin] = ["drafted"] * accepted + ["sampled"] * (count - accepted)
+        origins: list[Origin] = ["drafted" if i < accepted else "sampled" for i in range(count)]
         if accepted and count > accepted:
             origins[-1] = "bonus"
-        return Step(
-            self._column,
-            list(tokens),
-            origins,
-            [],
-            [[origins[-1] if origins else "sampled", text]] if text else [],
-            0,
-            part.drafted,
-            accepted,
-            {"total": rounded(seconds)},
-        )
+        last = origins[-1] if origins else "sampled"
+        spans: list[list[str]] = [[last, text]] if text else []
+        took = {"total": rounded(seconds)}
+        return Step(self._column, list(tokens), origins, [], spans, 0, part.drafted, accepted, took)
 
     def _read(self, stream: TextStream, tokens: Sequence[int]) -> tuple[list[int], str]:
         """The tokens up to the one that ends the answer, and their text."""

@@ -10,7 +10,7 @@ from backend.decoding.clock import Clock
 from backend.decoding.constraint import Constraint
 from backend.decoding.digits import rounded, rounded_value
 from backend.decoding.drafter import Drafter
-from backend.decoding.lane import Lane, LaneFactory
+from backend.decoding.lane import Lane
 from backend.decoding.loop import Parts, decode
 from backend.decoding.sampling import Sampler
 from backend.engines.base import Engine, Session
@@ -63,8 +63,6 @@ class ColumnRun:
         """
         strategy = self.column.strategy
         try:
-            if strategy.lane is not None:
-                return self._other_lane(strategy.lane)
             if strategy.library is not None:
                 return self._library_lane(strategy.library, loading, stopped)
             target = loading.engine(self.column.target(self.default))
@@ -73,11 +71,6 @@ class ColumnRun:
         clock = Clock(target.synchronize)
         run = _LocalRun(self, target, loading, clock, stopped)
         return Lane(self.index, _until_stopped(self.index, run.events()), clock)
-
-    def _other_lane(self, factory: LaneFactory) -> Lane:
-        if is_program(self.request.prompt):
-            raise DerbyError(f"{self.column.title} cannot run programs: remove it.")
-        return factory(self.index, self.request, self.column.settings())
 
     def _library_lane(
         self, library: Library, loading: Loading, stopped: Callable[[], bool]

@@ -192,8 +192,8 @@ FIGURES = (
         "per pass divided by time per pass. Example: 2 tokens per pass, time per pass 1.5: 1.33. "
         "The brackets show the 95% interval of this race (block bootstrap over its slices); the "
         "machine may differ in the next race. A column is called faster or slower only if its "
-        "interval does not contain 1. For short races, programs, and columns that ran alone, it "
-        "is the ratio of the times.",
+        "interval does not contain 1. For short races, programs and servers, it is the ratio of "
+        "the times.",
         lambda score, baseline: score.gain_over(baseline).value or None,
         ("page", "table", "summary"),
         Score.gain_over,
@@ -363,10 +363,8 @@ def figures(place: Place) -> tuple[Figure, ...]:
 def leading(score: Score) -> tuple[Figure, ...]:
     """The two figures that say most about a column, beside its speed-up."""
     speed = "time" if score.fed else "rate"
-    cause = "ttft"
-    if score.drafted or score.forced:  # a server sends counts of drafts, not of passes
-        cause = "tokens_per_forward" if score.clock == "own" else "accepted"
-    return figure(speed), figure(cause)
+    several = score.drafted or score.forced or score.tokens_per_forward > 1
+    return figure(speed), figure("tokens_per_forward" if several else "ttft")
 
 
 def figure(name: str) -> Figure:

@@ -81,7 +81,6 @@ class Score:
 
     clock: str = "own"  # whose time the seconds are of: the column's own, "server" or "network"
     round_trip: float = 0.0  # seconds of an exchange with the server
-    served: Served | None = None  # what the server told last
 
     keeps_text: bool = True  # False: it promises the distribution alone
 
@@ -182,20 +181,11 @@ class Score:
             case Judged():
                 self.judged = event
             case Served():
-                self._serve(event)
+                self.clock, self.round_trip = event.clock, event.round_trip
+                self.model = event.model or self.model
+                self.prompt_tokens = event.prompt_tokens or self.prompt_tokens
             case _:
                 pass
-
-    def _serve(self, served: Served) -> None:
-        """Fold in what a server tells."""
-        self.clock, self.round_trip, self.served = served.clock, served.round_trip, served
-        self.prompt_tokens = served.prompt_tokens or self.prompt_tokens
-        if not self.drafted and not served.others:
-            self.drafted, self.accepted = served.drafted, served.accepted
-        if served.each and not self.times:
-            self.times = [commit.clock for commit in self.commits]
-            self.commits = [commit._replace(tokens=1) for commit in self.commits]
-            self.gaps, self.first_block = [inf] * len(self.times), 1
 
     def _step(self, step: Step) -> None:
         count = len(step.origins)  # of the tokens, also where their ids are not known
@@ -212,6 +202,8 @@ class Score:
             self.widths[step.rows] += 1
             self.calls += step.calls
             self._expect(step.rows, step.calls, count, self.length, self.last_rows)
+        elif self.clock != "network":  # over which nobody knows how many passes came together
+            self.passes += count - step.accepted
         self.times += [self.seconds] * count
         self.commits.append(Commit(self.seconds, count, step.rows, step.calls))
         self.step_at[len(self.moments)] = step
@@ -302,7 +294,7 @@ class Score:
         """Seconds per output token after the first one; 0 while there are none. Tokens that the
         first step brought beside it count if a grammar forced them, else they are of the TTFT.
         """
-        later = self.length - self.first_block
+        later = self.length - max(self.first_block, 1)
         return self.decode_seconds / later if later > 0 else 0.0
 
     @property
@@ -337,10 +329,8 @@ class Score:
     def positions(self) -> list[tuple[int, int]]:
         """Of guesses 1, 2, 3, ... of a round, forced tokens not counted, how many rounds offered
         one, and in how many it was accepted. A tree offers a guess at a position if any of its
-        paths is so long; a server tells its rounds alone. []: unknown.
+        paths is so long. []: unknown.
         """
-        if (told := self.served) and told.places and not told.others:
-            return [(told.rounds, accepted) for accepted in told.places]
         rounds: list[tuple[int, int]] = []
         for moment, step in self.step_at.items():
             if step.drafted:  # 0: nothing was guessed, or a library does not say how much

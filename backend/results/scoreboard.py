@@ -108,8 +108,7 @@ class Scoreboard:
 
     def by_text(self, index: int) -> bool:
         """True if texts are compared, not tokens, because the ids of the column are unknown."""
-        reference, score = self.reference(index), self.scores[index]
-        return reference is not None and score.clock != "own" and not score.tokenizer
+        return self.reference(index) is not None and not self.scores[index].tokenizer
 
     def sides(self, index: int) -> tuple[Sequence[int | str], Sequence[int | str]]:
         """What the column and its reference wrote, as it can be compared: ids, or characters."""

@@ -11,7 +11,7 @@ from statistics import mean
 import numpy as np
 
 from backend.engines.registry import engines
-from backend.events import Conditions, Served
+from backend.events import Conditions
 from backend.results.figures import (
     as_long,
     by_position,
@@ -86,7 +86,7 @@ TERMS = {
 #: What the advice holds for.
 _HERE = "On this model and machine, for prompts like this"
 
-#: Which clock times a server's column.
+#: Which clock times a column that a server writes.
 _CLOCKS = {"server": "by the server's own clock", "network": "over the network"}
 
 _PACES = {
@@ -490,7 +490,7 @@ def _number(count: int) -> str:
 
 
 def _other_weights(board: Scoreboard) -> str:
-    """How other weights changed the text, column by column."""
+    """How other weights or engines changed the text, column by column."""
     clauses: list[str] = []
     for index in range(len(board.columns)):
         if not board.lossless(index) or board.keeps_text(index) or board.must_match(index):
@@ -501,7 +501,7 @@ def _other_weights(board: Scoreboard) -> str:
             clauses.append(f"{name} differs from {plain} from token {difference.index + 1}")
         elif board.compared(index):
             clauses.append(f"{name} wrote the same text as {plain}")
-    return f"With other weights, {'; '.join(clauses)}." if clauses else ""
+    return f"With other weights or engines, {'; '.join(clauses)}." if clauses else ""
 
 
 def _faster_same(board: Scoreboard) -> list[int]:
@@ -721,9 +721,10 @@ def reason(board: Scoreboard, index: int) -> str:
     """Why a column is as fast as it is: tokens per pass and the time of a pass, what both come to,
     the prediction, and what was declined; "" while unknown and for the baseline itself.
     """
-    cause = _cause(board, index)
-    shown = _comes_to(board, index) if cause and cause == equation(board, index) else ""
-    return "; ".join([f"{cause}, {shown}" if shown else cause, *_asides(board, index)])
+    cause, made_of = _cause(board, index), equation(board, index)
+    if made_of and cause.startswith(made_of) and (shown := _comes_to(board, index)):
+        cause = cause.replace(made_of, f"{made_of}, {shown}", 1)
+    return "; ".join([cause, *_asides(board, index)])
 
 
 def aside(board: Scoreboard, index: int) -> str:
@@ -735,7 +736,8 @@ def aside(board: Scoreboard, index: int) -> str:
 
 def _cause(board: Scoreboard, index: int) -> str:
     """Why a column is as fast as it is, without what that comes to."""
-    return _exception(board, index) or equation(board, index) or served(board.scores[index])
+    why = _exception(board, index) or equation(board, index)
+    return "; ".join(filter(None, (why, ran_alone(board, index))))
 
 
 def _asides(board: Scoreboard, index: int) -> list[str]:
@@ -755,27 +757,16 @@ def _asides(board: Scoreboard, index: int) -> list[str]:
     return parts if exception else [*parts, *score.decision.declined]
 
 
-def served(score: Score) -> str:
-    """Which clock times a server's column, and what the server does not send; "" of others."""
-    if score.clock not in _CLOCKS:
+def ran_alone(board: Scoreboard, index: int) -> str:
+    """That a column took no turns, and whose clock timed it if not its own; "" of others."""
+    score = board.scores[index]
+    if not (board.columns[index].strategy.alone and score.steps):
         return ""
-    clock = f"timed {_CLOCKS[score.clock]}; round trip {duration(score.round_trip)}"
-    if score.steps and not score.times:
-        clock += "; it sends no token counts, so the time per token is unknown"
-    return clock + _counted(score.served)
-
-
-def _counted(told: Served | None) -> str:
-    """What a server's counters show of drafts, and of whose requests."""
-    if told is None or not (told.rounds or told.per_pass):
-        return ""
-    if not told.rounds:
-        return f"; its recent passes wrote {told.per_pass:.2f} tokens each, for all users"
-    written = f"{1 + told.accepted / told.rounds:.2f} tokens per pass"
-    if not told.others:
-        return f"; its counters show {written}"
-    drafted = f"{told.accepted:,} of {told.drafted:,} drafted tokens accepted"
-    return f"; others used it too, and its counters include them: {drafted}, {written}"
+    parts = ["ran alone"]
+    if score.clock in _CLOCKS:
+        trip = f"round trip {duration(score.round_trip)}"
+        parts.append(f"timed {_CLOCKS[score.clock]} ({trip})")
+    return ", ".join([*parts, *(() if score.times else ("without token counts",))])
 
 
 def _exception(board: Scoreboard, index: int) -> str:

@@ -13,7 +13,6 @@ from math import inf
 from typing import Literal
 
 from backend.programs.parser import Text, is_program, parse_program
-from backend.results.metrics import Score
 from backend.results.scoreboard import ENDED, Scoreboard
 from backend.types import Request
 
@@ -62,7 +61,7 @@ def with_prompt(board: Scoreboard) -> bool:
     """True if lanes begin with the prompt: one column may read it faster than another, and not by
     chance alone.
     """
-    local = all(column.strategy.lane is None for column in board.columns)
+    local = all(column.strategy.ours for column in board.columns)
     ways = {(column.model, column.cache) for column in board.columns}
     return not local or len(ways) > 1 or unit_of(board) == "character"
 
@@ -103,7 +102,8 @@ def photo_finish(board: Scoreboard) -> Standing | None:
         if score.state == "done" and score.reason != BY_DESIGN and score.moments
     )
     reached = min(
-        (_gone(board, i, score.seconds) for i, score in lanes if _races(score)), default=inf
+        (_gone(board, i, s.seconds) for i, s in lanes if s.state not in ENDED and s.clock == "own"),
+        default=inf,
     )
     for seconds, index in ended:
         if seconds > reached:
@@ -121,9 +121,7 @@ def standing(board: Scoreboard) -> Standing | None:
     if finish := photo_finish(board):
         return finish
     racing = [
-        i
-        for i, score in enumerate(board.scores)
-        if _races(score) and not answers_otherwise(board, i)
+        i for i in range(len(board.scores)) if _races(board, i) and not answers_otherwise(board, i)
     ]
     if not racing:
         return None
@@ -135,7 +133,7 @@ def standing(board: Scoreboard) -> Standing | None:
 
 def taking_turns(board: Scoreboard) -> bool:
     """True while columns take turns."""
-    return any(map(_races, board.scores))
+    return any(_races(board, i) for i in range(len(board.scores)))
 
 
 def standings(board: Scoreboard) -> Iterator[Standing]:
@@ -222,7 +220,7 @@ def early(board: Scoreboard) -> bool:
     if board.ended:
         return False
     if unit_of(board) == "character":
-        return any(_races(score) and not score.length for score in board.scores)
+        return any(_races(board, i) and not s.length for i, s in enumerate(board.scores))
     return max(score.length for score in board.scores) < SETTLED
 
 
@@ -250,9 +248,9 @@ def _placed(board: Scoreboard, index: int, finish: Standing) -> bool:
     return score.state != "failed" and same_race and not gone
 
 
-def _races(score: Score) -> bool:
-    """True of a column that still runs and takes turns with others, by its own clock."""
-    return score.state not in ENDED and score.clock == "own"
+def _races(board: Scoreboard, index: int) -> bool:
+    """True of a column that still runs and takes turns with others."""
+    return board.scores[index].state not in ENDED and not board.columns[index].strategy.alone
 
 
 def _gone(board: Scoreboard, index: int, clock: float) -> float:

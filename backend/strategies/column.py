@@ -12,8 +12,8 @@ from backend.engines.registry import all_precisions, engine_named, engines
 from backend.errors import DerbyError
 from backend.grammar.sources import GrammarSource, shipped
 from backend.strategies.declaration import Strategy
+from backend.strategies.libraries import SERVER
 from backend.strategies.registry import strategies
-from backend.strategies.server import SERVER
 from backend.strategies.settings import (
     CACHE,
     FRESH,

@@ -7,7 +7,6 @@ from typing import Any
 
 from backend.costs.pass_costs import Costs, PassCosts
 from backend.decoding.drafter import Drafter
-from backend.decoding.lane import LaneFactory
 from backend.decoding.sampling import Sampler
 from backend.drafters.draft_length import AdaptiveDraftLength, DraftLength
 from backend.engines.base import Engine
@@ -86,7 +85,7 @@ class Strategy:
     keeps_cache: False computes the whole text again for every token, `limit` tokens at most.
     constrained: its grammar setting has a default of its own. restart: every slot of a program
     begins with an empty cache. single: a program's text is generated as a whole instead of fed.
-    library: what decodes in place of our loop; None: our loop does. lane: what runs a server.
+    library: what decodes in place of our loop; None: our loop does.
     gist: what it does in about six words, by its settings if need be, with "{grammar}" for its
     grammar; "": the description says it.
     """
@@ -108,7 +107,6 @@ class Strategy:
     restart: bool = False
     single: bool = False
     library: Library | None = None
-    lane: LaneFactory | None = None
     gist: str | Callable[[Values], str] = ""
 
     def __post_init__(self) -> None:
@@ -143,17 +141,17 @@ class Strategy:
     @property
     def ours(self) -> bool:
         """True if our own loop decodes."""
-        return self.library is None and self.lane is None
+        return self.library is None
 
     @property
     def loads(self) -> bool:
         """True if its columns have a model that is loaded here."""
-        return self.ours or (self.library is not None and self.library.declaration is not None)
+        return self.library is None or self.library.declaration is not None
 
     @property
     def alone(self) -> bool:
         """True if its columns cannot be held, and so run while no other does."""
-        return not (self.ours or (self.library is not None and self.library.takes_turns))
+        return self.library is not None and not self.library.takes_turns
 
     @property
     def guesses(self) -> bool:

@@ -1,12 +1,21 @@
-"""Libraries' own decoding as strategies."""
+"""Libraries' own decoding as strategies, and a server's."""
 
 from backend.libraries.library import NO_DRAFT
 from backend.libraries.llamacpp import LLAMACPP as LLAMACPP_LIBRARY
 from backend.libraries.llamacpp import NONE
 from backend.libraries.openvino_genai import OPENVINO_GENAI as OPENVINO_GENAI_LIBRARY
+from backend.libraries.server import ANY_MODEL
+from backend.libraries.server import SERVER as SERVER_LIBRARY
 from backend.libraries.transformers import TRANSFORMERS as TRANSFORMERS_LIBRARY
 from backend.strategies.declaration import Strategy
-from backend.strategies.settings import Choice, ModelChoice, WholeNumber, grammar_choice
+from backend.strategies.settings import (
+    Choice,
+    ModelChoice,
+    ServerChoice,
+    TextLine,
+    WholeNumber,
+    grammar_choice,
+)
 
 LOOKUP_TOKENS = WholeNumber(
     "lookup", "Lookup", "Tokens copied by the library's prompt lookup; 0: none.", 0, 0, 64
@@ -88,4 +97,25 @@ LLAMACPP = Strategy(
     keeps_text=lambda _values: False,
     verified=(),
     library=LLAMACPP_LIBRARY,
+)
+
+SERVER = Strategy(
+    "server",
+    "Server",
+    "An OpenAI-compatible server, timed by its own clock if it sends one, else over the network.",
+    gist="Another server, on its own clock",
+    settings=(
+        ServerChoice(
+            "at",
+            "Server",
+            "A server from this page's list, or an address.",
+            "http://127.0.0.1:8080",  # where llama.cpp's listens
+        ),
+        TextLine(
+            "model", "Model", "The model's name on the server; first: the first listed.", ANY_MODEL
+        ),
+    ),
+    keeps_text=lambda _values: False,
+    verified=(),
+    library=SERVER_LIBRARY,
 )

@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 from backend.plugins import load_declared
 from backend.strategies.declaration import Strategy
-from backend.strategies.libraries import LLAMACPP, OPENVINO_GENAI, TRANSFORMERS
+from backend.strategies.libraries import LLAMACPP, OPENVINO_GENAI, SERVER, TRANSFORMERS
 from backend.strategies.lookahead import LOOKAHEAD
 from backend.strategies.lookup import LOOKUP
 from backend.strategies.plain import (
@@ -16,7 +16,6 @@ from backend.strategies.plain import (
     SINGLE,
     STATELESS,
 )
-from backend.strategies.server import SERVER
 from backend.strategies.speculative import SPECULATIVE
 
 BASELINE = KV_REUSE.name

@@ -13,7 +13,7 @@ from typing import Any
 
 from backend.errors import DerbyError
 from backend.grammar.sources import GrammarSource
-from backend.remote.server import is_address
+from backend.libraries.server import is_address
 from backend.strategies.column import Column, parse_column, settings_of
 from backend.strategies.settings import OWN, ServerChoice
 from backend.types import ModelSpec
@@ -60,10 +60,10 @@ class Lineup:
         for (number, _), written in zip(self.lines, self.columns, strict=True):
             with _telling(number):
                 column = resolved(written, offer, own)
-                if column.strategy.lane is None:
+                if column.strategy.loads:
                     offer.around(column.strategy.library).require_target(column.target(target))
                 columns.append(column)
-        models = {column.target(target) for column in columns if column.strategy.lane is None}
+        models = {column.target(target) for column in columns if column.strategy.loads}
         if len(models) > offer.limits.models:
             raise DerbyError(
                 f"The columns run on {len(models)} models, which differ in name, engine, "

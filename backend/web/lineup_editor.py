@@ -17,8 +17,8 @@ from backend.grammar.sources import shipped
 from backend.models.files import model_title
 from backend.strategies.column import Column, OwnModel, settings_of
 from backend.strategies.declaration import Strategy
+from backend.strategies.libraries import SERVER
 from backend.strategies.registry import strategies
-from backend.strategies.server import SERVER
 from backend.strategies.settings import (
     NO_GRAMMAR,
     OWN,
@@ -139,7 +139,7 @@ class _Set(Untrusted):
                 f"{written!r:.60} contains a comma or a line break, which no setting may contain."
             )
         column = read_column(line, offer)
-        if self.setting in PLACE and column.strategy.lane is None:
+        if self.setting in PLACE and column.strategy.loads:
             there = offer.around(column.strategy.library)
             changed = column.on(_moved(column.model, self.setting, written, there))
         else:
@@ -244,10 +244,10 @@ def catalogue(offer: Offer) -> dict[str, Any]:
                 "title": strategy.title,
                 "description": strategy.description,
                 "fields": [_field(setting, offer) for setting in settings_of(strategy).values()],
-                "place": _place(strategy, offer) if strategy.lane is None else [],
+                "place": _place(strategy, offer) if strategy.loads else [],
             }
             for name, strategy in strategies().items()
-            if strategy.lane is not SERVER.lane or reaches_servers
+            if strategy.loads or reaches_servers
         },
         "presets": [
             [preset.name, preset.title, preset.about]

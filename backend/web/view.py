@@ -405,8 +405,8 @@ def _line_of(board: Scoreboard, index: int, before: Sequence[float]) -> str:
     there = [f for f in shown if f.value(score, board.baseline) is not None]
     told = [f"{f.title} {f.text(score, board.baseline)}" for f in dict.fromkeys(there)]
     known = gain.known and not board.noisy
-    equation = sentences.as_sentence(sentences.equation(board, index))
-    equated = board.ended and sentences.brief(board, index) == equation
+    equation = sentences.as_sentence(sentences.equation(board, index)).removesuffix(".")
+    equated = board.ended and equation and sentences.brief(board, index).startswith(equation)
     interval = [likely(gain)] if known and not equated else []
     earlier = (
         [f"earlier {', '.join(map(factor, before))}"] if before and board.ended and known else []

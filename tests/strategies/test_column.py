@@ -71,7 +71,7 @@ def columns(draw: st.DrawFn) -> Column:
     name = draw(st.sampled_from(list(strategies())))
     fields = settings_of(strategies()[name]).values()
     values = tuple((field.name, draw(values_of(field))) for field in fields)
-    local = strategies()[name].lane is None
+    local = strategies()[name].ours
     return Column(name, values, draw(own_models()) if local else RACE_MODEL)
 
 

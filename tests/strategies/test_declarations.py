@@ -42,7 +42,7 @@ def test_a_strategy_is_whole(strategy: Strategy) -> None:
     assert strategies()[strategy.name] is strategy is column.strategy
     assert len(strategy.description) > 40
     assert (strategy.limit > 0) == (not strategy.keeps_cache)
-    local = strategy.lane is None
+    local = strategy.ours
     assert column.with_settings(column.settings()) == column, "its own settings change nothing"
     assert parse_column(strategy.name) == column
     assert column.label == strategy.title
