@@ -22,6 +22,7 @@ from backend.results.scoreboard import Scoreboard
 from backend.results.sentences import as_sentence
 from backend.strategies.column import Column, OwnModel, default_column
 from backend.strategies.equivalent import NOTHING_DRAFTED, Equivalent
+from backend.strategies.libraries import DRAFT_TOKENS
 from backend.types import ModelSpec, Request
 
 
@@ -162,10 +163,6 @@ def _settings(column: Column, library: str, equivalent: Equivalent) -> dict[str,
     speculation = equivalent.vllm if library == "vLLM" else {}
     if equivalent.missing and not speculation:
         raise DerbyError(f"{library} has no {equivalent.missing}: use {equivalent.instead}.")
-    if column.strategy.library is not None:
-        raise DerbyError(
-            f"{column.label} is another library's: choose that one here, or another column."
-        )
     draft, grammar = equivalent.draft, column.grammar
     if draft in all_precisions():
         draft = draft.removesuffix("-exact")
@@ -178,7 +175,8 @@ def _settings(column: Column, library: str, equivalent: Equivalent) -> dict[str,
     if library == "llama.cpp":
         spec = "ngram-simple" if equivalent.lookup else NO_DRAFT
         return settings | {"spec": spec, "k": equivalent.lookup or equivalent.k}
-    settings |= {"lookup": equivalent.lookup} | ({"k": equivalent.k} if draft else {})
+    k = (equivalent.k if draft else 0) or DRAFT_TOKENS.default
+    settings |= {"lookup": equivalent.lookup, "k": k}
     if library == "vLLM":
         return settings | {"speculative_config": speculation}
     if library == "transformers":
@@ -227,7 +225,7 @@ def _notes(
     column: Column, score: Score, request: Request, target: ModelSpec, spec: ModelSpec
 ) -> Iterable[str]:
     """What differs from the column's run, and why its settings are in force."""
-    if column.strategy.library is not None:
+    if column.strategy.library is not None and spec == column.target(target):
         return
     if note := _equivalent(column, score.decision).note:
         yield note

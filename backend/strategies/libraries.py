@@ -7,7 +7,8 @@ from backend.libraries.openvino_genai import OPENVINO_GENAI as OPENVINO_GENAI_LI
 from backend.libraries.server import ANY_MODEL
 from backend.libraries.server import SERVER as SERVER_LIBRARY
 from backend.libraries.transformers import TRANSFORMERS as TRANSFORMERS_LIBRARY
-from backend.strategies.declaration import Strategy
+from backend.strategies.declaration import Strategy, Values
+from backend.strategies.equivalent import Equivalent
 from backend.strategies.settings import (
     Choice,
     ModelChoice,
@@ -21,6 +22,24 @@ LOOKUP_TOKENS = WholeNumber(
     "lookup", "Lookup", "Tokens copied by the library's prompt lookup; 0: none.", 0, 0, 64
 )
 DRAFT_TOKENS = WholeNumber("k", "k", "Tokens that the draft guesses per pass.", 4, 1, 32)
+
+#: Tokens that other libraries look up where llama.cpp's usual number is not said.
+USUAL_LOOKUP = 10
+
+
+def equivalent(values: Values) -> Equivalent:
+    """What a library's column amounts to in another one."""
+    draft = "" if values["draft"] == NO_DRAFT else values["draft"]
+    return Equivalent(lookup=values["lookup"], draft=draft, k=values["k"])
+
+
+def llamacpp_equivalent(values: Values) -> Equivalent:
+    spec, k = values["spec"], values["k"]
+    if spec not in (NONE, "ngram-simple"):
+        return Equivalent(missing=spec)
+    lookup = (k or USUAL_LOOKUP) if spec != NONE else 0
+    return equivalent({**values, "lookup": lookup})
+
 
 TRANSFORMERS = Strategy(
     "transformers",
@@ -38,6 +57,7 @@ TRANSFORMERS = Strategy(
         ),
         DRAFT_TOKENS,
     ),
+    equivalent=equivalent,
     keeps_text=lambda _values: False,
     verified=(),
     library=TRANSFORMERS_LIBRARY,
@@ -60,6 +80,7 @@ OPENVINO_GENAI = Strategy(
         DRAFT_TOKENS,
         grammar_choice(None),
     ),
+    equivalent=equivalent,
     keeps_text=lambda _values: False,
     verified=(),
     library=OPENVINO_GENAI_LIBRARY,
@@ -94,6 +115,7 @@ LLAMACPP = Strategy(
         WholeNumber("k", "k", "Tokens drafted a round; 0: as many as usual there.", 0, 0, 64),
         grammar_choice(None),
     ),
+    equivalent=llamacpp_equivalent,
     keeps_text=lambda _values: False,
     verified=(),
     library=LLAMACPP_LIBRARY,

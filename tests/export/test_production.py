@@ -51,6 +51,8 @@ MENU = Offer((Runtime("fake", "Fake", ("fp32",), ("CPU",)),), ("fake",))
         ("lookup@int4-exact:k=2", "openvino-genai", "openvino_genai@int4/CPU:lookup=2"),
         ("kv:grammar=date", "llama.cpp", "llamacpp:grammar=date"),
         ("llamacpp:spec=ngram-mod", "llama.cpp", "llamacpp:spec=ngram-mod"),
+        ("llamacpp:spec=ngram-simple,k=5", "transformers", "transformers:lookup=5"),
+        ("openvino_genai:draft=a/b,k=3", "transformers", "transformers:draft=a/b,k=3"),
     ],
 )
 def test_a_column_has_its_like_in_a_library(column: str, library: str, theirs: str) -> None:

@@ -203,7 +203,7 @@ def test_what_a_library_lacks_is_said_instead_of_guessed() -> None:
         "speculative:draft=int4": libraries - {"openvino-genai"},
         "grammar": {"transformers"},
         "grammar:grammar=json": {"transformers", "openvino-genai"},
-        "transformers:lookup=3": libraries - {"transformers"},
+        "llamacpp:spec=ngram-mod": libraries - {"llama.cpp"},
     }
     for column, without in lacking.items():
         found = written(column)
