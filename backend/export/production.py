@@ -51,7 +51,8 @@ LIBRARIES: Mapping[str, Template] = {
 class Snippet:
     """One library's way to do what a column does. `code` is "" where it has none; `note` says what
     differs, or what to use instead. `column` is that of the library that runs this code; None: no
-    column does. `raced`: how it did in the race, in a sentence; "": it was not in it.
+    column does. `raced`: how it did in the race, in a sentence; "": it was not in it. `speedup`: 0
+    if it is not known.
     """
 
     library: str
@@ -60,6 +61,7 @@ class Snippet:
     note: str
     column: Column | None = None
     raced: str = ""
+    speedup: float = 0.0
 
 
 def library_column(column: Column, library: str, target: ModelSpec, decision: Decision) -> Column:
@@ -89,9 +91,6 @@ def snippet(
     an unknown library.
     """
     column, score = board.columns[index], board.scores[index]
-    if library not in tuple(LIBRARIES):  # whatever it is, a dict would want its hash
-        names = ", ".join(LIBRARIES)
-        raise DerbyError(f"There is no code for {library!r:.60}; choose from {names}.")
     if score.state == "failed":
         raise DerbyError(f"{column.label} failed in the last race: choose another column.")
     if not column.strategy.loads:
@@ -101,6 +100,9 @@ def snippet(
             "The last race ran a program, whose slots are Decode Derby's own: race a plain prompt "
             "to get code."
         )
+    if library not in tuple(LIBRARIES):  # whatever it is, a dict would want its hash
+        names = ", ".join(LIBRARIES)
+        raise DerbyError(f"There is no code for {library!r:.60}; choose from {names}.")
     template, decision = LIBRARIES[library], score.decision
     named, shown = column.named(public), replace(target, name=public(target.name))
     try:
@@ -119,8 +121,8 @@ def snippet(
     if not template.raced:
         return Snippet(library, template.language, code, note)
     real = library_column(column, library, target, decision)
-    raced = public(_raced(board, real, target))
-    return Snippet(library, template.language, code, note, real, raced)
+    raced, speedup = _raced(board, real, target)
+    return Snippet(library, template.language, code, note, real, public(raced), speedup)
 
 
 def usual(board: Scoreboard, request: Request, target: ModelSpec) -> int:
@@ -136,12 +138,12 @@ def usual(board: Scoreboard, request: Request, target: ModelSpec) -> int:
 
 
 def usual_library(board: Scoreboard, index: int, request: Request, target: ModelSpec) -> str:
-    """The library to begin with for a column: one that was raced so, one like the race's engine, or
-    any other that has code for it; "": none has.
+    """The library to begin with for a column: the fastest that was raced so, one like the race's
+    engine, or any other that has code for it; "": none has.
     """
 
-    def worth(name: str) -> tuple[bool, bool]:
-        return bool(made[name].raced), LIBRARIES[name].library.like == target.engine
+    def worth(name: str) -> tuple[float, bool]:
+        return made[name].speedup, LIBRARIES[name].library.like == target.engine
 
     try:
         made = {name: snippet(board, index, request, target, name) for name in LIBRARIES}
@@ -209,16 +211,16 @@ def _require_files(name: str, library: str) -> None:
         raise DerbyError(f"{library} runs {reads} here: choose another model, or another library.")
 
 
-def _raced(board: Scoreboard, column: Column, target: ModelSpec) -> str:
-    """How a column did that the race had; "": it had none such."""
+def _raced(board: Scoreboard, column: Column, target: ModelSpec) -> tuple[str, float]:
+    """How a column did that the race had, and its speed-up; "": it had none such."""
     for index, other in enumerate(board.columns):
         same = (other.name, other.settings()) == (column.name, column.settings())
         if same and other.target(target) == column.target(target):
             if message := board.scores[index].message:
-                return f"Raced here: {message}"
+                return f"Raced here: {message}", 0.0
             speedup = 0.0 if board.noisy else board.speedup(index)
-            return f"Raced here: {factor(speedup)}." if speedup else "Raced here."
-    return ""
+            return (f"Raced here: {factor(speedup)}." if speedup else "Raced here."), speedup
+    return "", 0.0
 
 
 def _notes(

@@ -381,6 +381,32 @@ def test_a_program_has_no_code_and_no_button_for_it(visitor: Visitor) -> None:
     expect(page.locator("#code")).to_contain_text("import")
 
 
+def test_code_is_raced_as_a_column(visitor: Visitor) -> None:
+    page = visitor.page
+    visitor.columns("kv", "lookup:k=4")
+    visitor.ask("Hello", tokens=16)
+    visitor.wait_phase("ended")
+    page.get_by_role("button", name="Use in production").click()
+    visitor.choose("Column", "Prompt lookup (k=4)")
+    visitor.choose("Library", "vLLM")
+    race = page.get_by_role("button", name="Race this code")
+    expect(race).to_be_hidden()  # which has no columns
+    visitor.choose("Library", "transformers")
+    race.click()
+    expect(race).to_be_hidden()
+    page.reload()
+    visitor.wait_restored()
+    visitor.close_settings()
+    page.locator("#run").click()
+    expect(page.locator(".dd-card h3")).to_have_count(3)
+    visitor.wait_phase("ended")
+    # Its model is no real one, which the code says.
+    visitor.tab("Production")
+    visitor.choose("Column", "transformers (lookup=4)")
+    expect(page.locator("#code-note textarea")).to_have_value(re.compile("failed"))
+    assert visitor.complaints == []
+
+
 @pytest.mark.thorough
 def test_the_curve_shows_what_was_measured(visitor: Visitor) -> None:
     """A point for each width, the same figures as a table, and a disc for each that guessed."""
@@ -421,8 +447,7 @@ def test_texts_and_code_are_copied_and_columns_are_those_of_the_last_race(
     copied = "navigator.clipboard.readText()"
     visitor.tab("Production")
     note = page.locator("#code-note textarea")
-    told = "Speculative was faster"  # in the recorded race
-    expect(note).to_have_value(re.compile(f"^{told}.*, but no library here runs all of it"))
+    expect(note).to_have_value(re.compile("hybrid draft"))  # of the recorded race's fastest column
     visitor.columns("kv", "lookup:k=2", "lookup:k=4")
     visitor.ask(HOSTILE, tokens=24)
     visitor.wait_phase("ended")
