@@ -166,7 +166,7 @@ def test_columns_begin_when_their_own_model_is_there(monkeypatch: pytest.MonkeyP
         loaded[spec.name] = {event.column for event in events if isinstance(event, Step)}
         return FAKE.open(spec, say)
 
-    monkeypatch.setattr(loading, "engine_named", lambda _: replace(FAKE, open=note))
+    monkeypatch.setattr(loading, "declared", lambda _: replace(FAKE, open=note))
 
     def run(first: int | None = None) -> dict[int, int]:
         events.clear()

@@ -101,7 +101,7 @@ def test_a_conversion_has_its_room_before_it_starts_or_is_refused_with_both_figu
 ) -> None:
     """Converting took 7.6 GB where 0.9 had been estimated."""
     peak = replace(FAKE, peak_bytes=lambda spec, _: 2 * WEIGHT_BYTES * (spec != ONE))
-    monkeypatch.setattr(loading, "engine_named", lambda _: peak)
+    monkeypatch.setattr(loading, "declared", lambda _: peak)
     models = room_for(2)
     models.require_room([ONE], quiet)
     models.get(ONE, quiet)

@@ -211,7 +211,7 @@ def test_a_lane_that_knows_little_is_folded_all_the_same() -> None:
     assert (score.length, score.tokens, score.parts) == (4, [], {})
     assert scored(replace(bare, accepted=1)).positions == [], "of how many, nobody says"
     assert score.times == [0.5, 0.5, 1.0, 1.0]
-    assert (score.tpot, score.tokens_per_forward, score.mean_rows) == (0.25, 0, 0)
+    assert (score.tpot, score.tokens_per_forward, score.mean_rows) == (0.25, 1, 0)
     assert score.speedup_over(scored(*(step([t], 1.0) for t in range(9)))) == 4.0
 
 

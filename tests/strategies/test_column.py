@@ -238,9 +238,9 @@ def test_a_mistake_is_told_in_one_sentence(text: str, said: str) -> None:
 
 
 def test_a_servers_column_says_where_and_what() -> None:
-    column = parse_column("@http://a.b:8000:model=built-in:kv:k=4,gaps=true")
-    assert column.label == "Server (a.b:8000, built-in:kv:k=4, gaps=true)"
-    assert column == parse_column("server:at=http://a.b:8000,model=built-in:kv:k=4,gaps=true")
+    column = parse_column("@http://a.b:8000:model=built-in:kv:k=4")
+    assert column.label == "Server (a.b:8000, built-in:kv:k=4)"
+    assert column == parse_column("server:at=http://a.b:8000,model=built-in:kv:k=4")
     assert parse_column("@vllm").label == "Server (vllm)"
 
 
@@ -251,7 +251,7 @@ def test_a_path_with_a_comma_survives_the_column_s_text(path: str) -> None:
         column = parse_column(text).with_settings(setting).on(OwnModel(path, "torch"))
         assert parse_column(str(column)) == column
     assert str(parse_column('kv:"model=/a,b"')) == 'kv:"model=/a,b"'
-    assert parse_column('@http://a:1:"model=a,b",gaps=true').settings()["model"] == "a,b"
+    assert parse_column('@http://a:1:"model=a,b"').settings()["model"] == "a,b"
     with pytest.raises(DerbyError, match="quotes in column"):
         parse_column('kv:"model=/a,b')
 
