@@ -327,8 +327,8 @@ def test_other_weights_are_named_with_what_they_did_to_the_text() -> None:
         "Speculative wins: 1.33\u00d7 as fast as KV reuse. KV reuse (int4), whose "
         "text may differ, is 2.50\u00d7 as fast. "
         "The texts of KV reuse and Speculative are identical. "
-        "With other weights or engines, KV reuse (int8) wrote the same text as KV reuse; KV reuse (int4) "
-        "differs from KV reuse from token 2."
+        "With other weights or engines, KV reuse (int8) wrote the same text as KV reuse; KV reuse "
+        "(int4) differs from KV reuse from token 2."
     )
 
 
