@@ -1,9 +1,8 @@
-"""Runs a column of a library: its generation goes on in a thread of its own and hands over what it
-wrote, round by round.
-"""
+"""Runs a column of a library: what it writes, round by round, as events of a race."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 from time import perf_counter
@@ -18,96 +17,6 @@ from backend.types import Origin, Request
 
 #: Seconds after which a wait for a part lets the race look whether it was stopped.
 LOOK = 0.05
-
-#: Seconds that a generation which was told to stop may take to do so.
-PATIENCE = 5.0
-
-
-class Generation:
-    """A library's generation on a thread of its own: it prepares, and then waits for `start`. Where
-    it `takes_turns`, it runs only inside `turn`: from one part to the next. Otherwise it runs on,
-    and `look` gives what has come.
-    """
-
-    def __init__(
-        self,
-        prepare: Callable[[], None],
-        generate: Callable[[Emit], None],
-        *,
-        takes_turns: bool,
-    ) -> None:
-        self._prepare, self._generate, self._takes_turns = prepare, generate, takes_turns
-        self._parts: SimpleQueue[tuple[float, Part | Serving | Exception | None]] = SimpleQueue()
-        self._prepared = threading.Event()
-        self._turns = threading.Semaphore(0)
-        self._closed = False
-        self._thread = threading.Thread(target=self._run, name="library", daemon=True)
-        self.began = 0.0
-        self._thread.start()
-
-    def prepared(self) -> bool:
-        """Whether it may start by now, or has failed; waits for LOOK seconds."""
-        return self._prepared.wait(LOOK)
-
-    def start(self) -> None:
-        self.began = perf_counter()
-        if not self._takes_turns:
-            self._turns.release()
-
-    def turn(self) -> Part | Serving | None:
-        """Let it run to its next part; None: it has ended. Raises what it raises."""
-        self._turns.release()
-        return self._result(self._parts.get())[1]
-
-    def look(self) -> tuple[float, Part | Serving | None] | None:
-        """When the next part came, and the part (None: it has ended); None if none has come for
-        LOOK seconds. Raises what it raises.
-        """
-        try:
-            return self._result(self._parts.get(timeout=LOOK))
-        except Empty:
-            return None
-
-    def close(self) -> None:
-        """Have it give up. One that waits for a server is left to itself."""
-        self._closed = True
-        self._turns.release()
-        if self._takes_turns and self._thread.is_alive():
-            self._thread.join(PATIENCE)
-
-    def _run(self) -> None:
-        ended: Exception | None = None
-        try:
-            try:
-                self._prepare()
-            finally:
-                self._prepared.set()
-            self._wait()
-            self._generate(self._emit)
-        except Exception as error:
-            ended = error
-        self._parts.put((perf_counter(), ended))
-
-    def _emit(self, part: Part | Serving) -> None:
-        self._parts.put((perf_counter(), part))
-        if self._takes_turns:
-            self._wait()
-        elif self._closed:
-            raise StoppedError
-
-    def _wait(self) -> None:
-        self._turns.acquire()
-        if self._closed:
-            raise StoppedError
-
-    @staticmethod
-    def _result(
-        came: tuple[float, Part | Serving | Exception | None],
-    ) -> tuple[float, Part | Serving | None]:
-        when, what = came
-        if isinstance(what, Exception):
-            raise what
-        return when, what
 
 
 def library_events(
@@ -125,20 +34,12 @@ def library_events(
     if the column takes turns. Raises DerbyError.
     """
     answer = _Answer(column, request, model)
-    started = answer.started(keeps_text=keeps_text)
-
-    def generate(emit: Emit) -> None:
-        model.answer(request, settings, emit)
-
-    generation = Generation(
-        partial(model.prepare, request, settings), generate, takes_turns=takes_turns
-    )
+    yield answer.started(keeps_text=keeps_text)
+    prepare = partial(model.prepare, request, settings)
+    generate = partial(model.answer, request, settings)
+    rounds = _in_turns(prepare, generate, clock) if takes_turns else _alone(prepare, generate)
     try:
-        while not generation.prepared():
-            yield None
-        yield started
-        generation.start()
-        for each in _in_turns(generation, clock) if takes_turns else _alone(generation):
+        for each in rounds:
             yield None if each is None else answer.event(*each)
             if answer.reason is None and stopped():
                 answer.reason = "stopped"
@@ -146,42 +47,89 @@ def library_events(
                 break
         yield answer.finished()
     finally:
-        generation.close()
+        rounds.close()
         model.stop()
 
 
-#: What was written, and the seconds that it took.
-Round = tuple[Part | Serving, float]
+#: What was written, and the seconds that it took; None: nothing has come.
+Rounds = Generator[tuple[Part | Serving, float] | None, None, None]
 
 
-def _in_turns(generation: Generation, clock: Clock) -> Iterator[Round]:
-    """Each part with the seconds that it took: the clock runs only while the library does."""
-    while True:
-        with clock.step():
-            part = generation.turn()
-        if part is None:
-            return
-        yield part, clock.last["total"]
-
-
-def _alone(generation: Generation) -> Iterator[Round | None]:
-    """Each part with the seconds that it took, by the library's clock or else by ours; None where
-    none has come.
+def _in_turns(
+    prepare: Callable[[], None], generate: Callable[[Emit], None], clock: Clock
+) -> Rounds:
+    """Each part: library and clock run only while one is waited for. The library stays in this
+    thread, on a stack of its own: another thread would have OpenMP threads of its own, and with
+    more of them than cores none waits actively, here or there (58 ms a token in place of 34).
     """
-    before = generation.began
-    while True:
-        came = generation.look()
-        if came is None:
-            yield None
-            continue
-        now, part = came
-        if part is None:
-            return
-        if isinstance(part, Serving):
-            yield part, 0.0
-            continue
-        seconds, before = now - before, now
-        yield part, seconds if part.seconds is None else part.seconds
+    from greenlet import getcurrent, greenlet
+
+    prepare()
+    here = getcurrent()
+    library = greenlet(lambda: generate(here.switch))
+    try:
+        while True:
+            with clock.step():
+                part = library.switch()
+            if part is None:  # it has ended
+                return
+            yield part, clock.last["total"]
+    finally:
+        if library:
+            with suppress(StoppedError):
+                library.throw(StoppedError)
+
+
+def _alone(prepare: Callable[[], None], generate: Callable[[Emit], None]) -> Rounds:
+    """Each part with the seconds that it took by the library's clock, or else by ours."""
+    thread = _Thread(prepare, generate)
+    thread.start()
+    before = 0.0
+    try:
+        while True:
+            try:
+                now, part = thread.parts.get(timeout=LOOK)
+            except Empty:
+                yield None
+                continue
+            if part is None:  # it has ended
+                return
+            if isinstance(part, Exception):
+                raise part
+            seconds = 0.0
+            if isinstance(part, Part):
+                seconds = now - (before or thread.began) if part.seconds is None else part.seconds
+                before = now
+            yield part, seconds
+    finally:
+        thread.closed.set()
+
+
+class _Thread(threading.Thread):
+    """A library that runs on by itself. Once `closed` it gives up with its next part."""
+
+    def __init__(self, prepare: Callable[[], None], generate: Callable[[Emit], None]) -> None:
+        super().__init__(name="library", daemon=True)
+        self._prepare, self._generate = prepare, generate
+        self.parts: SimpleQueue[tuple[float, Part | Serving | Exception | None]] = SimpleQueue()
+        self.closed = threading.Event()
+        self.began = 0.0
+
+    def run(self) -> None:
+        ended: Exception | None = None
+        try:
+            self._prepare()
+            self.began = perf_counter()
+            if not self.closed.is_set():
+                self._generate(self._emit)
+        except Exception as error:
+            ended = error
+        self.parts.put((perf_counter(), ended))
+
+    def _emit(self, part: Part | Serving) -> None:
+        self.parts.put((perf_counter(), part))
+        if self.closed.is_set():
+            raise StoppedError
 
 
 class _Answer:

@@ -85,8 +85,8 @@ class LibraryModel(Protocol):
         ...
 
     def prepare(self, request: Request, settings: Settings) -> None:
-        """Load and warm up, on no clock, what this answer needs beside the model. In the thread
-        that will answer. Raises DerbyError.
+        """Load and warm up, on no clock, what this answer needs beside the model. Raises
+        DerbyError.
         """
         ...
 

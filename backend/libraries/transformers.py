@@ -106,8 +106,8 @@ class TransformersModel:
             torch.cuda.synchronize()
 
     def prepare(self, request: Request, settings: Settings) -> None:
-        """Load the draft. On a GPU, whose passes are compiled for a length of cache and captured by
-        a thread, write the first tokens once.
+        """Load the draft. On a GPU, where passes are compiled for a length of cache, write the
+        first tokens once.
         """
         name = settings["draft"]
         if name != NO_DRAFT and name not in self._drafts:
@@ -145,14 +145,16 @@ class TransformersModel:
             def put(self, value: torch.Tensor) -> None:
                 if not self.prompt:
                     tokens = tuple(value.flatten().tolist())
-                    state = random.get_rng_state()  # every column draws from the same generator
-                    emit(Part(tokens, accepted=len(tokens) - 1))
+                    # Others compute meanwhile, and draw from the same generator.
+                    state = random.get_rng_state()
+                    with torch.enable_grad():
+                        emit(Part(tokens, accepted=len(tokens) - 1))
                     random.set_rng_state(state)
                 self.prompt = False
 
             def end(self) -> None: ...
 
-        torch.set_num_threads(threads())  # of this thread
+        torch.set_num_threads(threads())
         torch.manual_seed(request.sampling.seed)
         if request.stop:
             arguments["tokenizer"] = self.tokenizer.fast
