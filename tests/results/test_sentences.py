@@ -398,8 +398,8 @@ def test_a_lane_of_text_alone_is_told_by_its_speed() -> None:
     )
     assert headline(board) == (
         "KV reuse writes 10.0 tokens a second. Prompt lookup, whose text may differ, is "
-        "2.00\u00d7 as fast. With other weights or engines, Prompt lookup differs from KV reuse from "
-        "token 2."
+        "2.00\u00d7 as fast. With other weights or engines, Prompt lookup differs from KV reuse "
+        "from token 2."
     )
 
 
