@@ -1,0 +1,247 @@
+"""Columns of a library: held in turns, alone behind the others, stopped, cut, failed."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import pytest
+from hosting import until
+from races import FAKE, board_after
+
+from backend.errors import DerbyError
+from backend.events import Event, Failed, Finished, Started, Step
+from backend.libraries.library import Emit, Library, Part, Settings, StoppedError
+from backend.racing.commands import run_to_end
+from backend.racing.models import LoadedModels
+from backend.racing.race import Race
+from backend.results.scoreboard import Scoreboard
+from backend.strategies import registry
+from backend.strategies.column import parse_column
+from backend.strategies.declaration import Strategy
+from backend.text import ByteTokenizer, Tokenizer
+from backend.types import ModelSpec, Request
+
+REQUEST = Request("Hello there", 24)
+EOS = ByteTokenizer.EOS
+
+#: What cannot be loaded.
+NOWHERE = ModelSpec("nobody/nothing", "openvino")
+
+
+@dataclass
+class Model:
+    """A library's model that writes what `script` emits. Without a tokenizer it gives text."""
+
+    script: Callable[[Emit], None]
+    tokenizer: Tokenizer | None = field(default_factory=ByteTokenizer)
+    preparation: float = 0.0
+    max_context: int = 0
+    spec: ModelSpec | None = None
+    weight_bytes: int = 0
+    stops: int = 0
+
+    def warm_up(self) -> Iterator[None]:
+        yield from ()
+
+    def synchronize(self) -> None: ...
+
+    def prepare(self, request: Request, settings: Settings) -> None:
+        time.sleep(self.preparation)
+
+    def answer(self, request: Request, settings: Settings, emit: Emit) -> None:
+        self.script(emit)
+
+    def stop(self) -> None:
+        self.stops += 1
+
+
+#: Makes a library of each name, which `takes_turns` if told so.
+Declare = Callable[..., None]
+
+
+@pytest.fixture
+def declare(monkeypatch: pytest.MonkeyPatch) -> Declare:
+    def declared(takes_turns: bool, **models: Model) -> None:
+        known = dict(registry.strategies())
+        for name, model in models.items():
+            library = Library(name, elsewhere=model, takes_turns=takes_turns)
+            known[name] = Strategy(name, name, "A library.", verified=(), library=library)
+        monkeypatch.setattr(registry, "_registered", lambda: (known, ()))
+
+    return declared
+
+
+def raced(
+    *columns: str,
+    request: Request = REQUEST,
+    target: ModelSpec = FAKE,
+    stopped: Callable[[list[Event]], bool] = lambda _: False,
+) -> tuple[list[Event], Scoreboard]:
+    events: list[Event] = []
+    race = Race(request, tuple(map(parse_column, columns)), target)
+    run_to_end(race, LoadedModels(), events.append, lambda: stopped(events))
+    return events, board_after(race.columns, events)
+
+
+def written(events: list[Event], column: int) -> int:
+    return sum(isinstance(event, Step) and event.column == column for event in events)
+
+
+def ended(events: list[Event], column: int) -> bool:
+    return any(isinstance(event, Finished | Failed) and event.column == column for event in events)
+
+
+def no_thread_goes_on() -> bool:
+    return not any(each.name == "library" for each in threading.enumerate())
+
+
+def endless(emit: Emit) -> None:
+    while True:
+        emit(Part((65,)))
+
+
+@pytest.mark.parametrize("takes_turns", [True, False])
+def test_a_library_that_fails_fails_alone(takes_turns: bool, declare: Declare) -> None:
+    def fails(emit: Emit) -> None:
+        emit(Part((97, 98)))
+        raise DerbyError("The library has no room: free some.")
+
+    declare(takes_turns, library=Model(fails))
+    _, board = raced("library", "kv")
+    assert [score.state for score in board.scores] == ["failed", "done"]
+    assert board.scores[0].message == "The library has no room: free some."
+
+
+ROUNDS = ((97, 98), (99, EOS, 100))
+
+
+@pytest.mark.parametrize(
+    ("request_", "tokens", "text", "reason"),
+    [
+        (Request("a"), [97, 98, 99, EOS], "abc", "end of text"),
+        (Request("a", 5, ignore_eos=True), [97, 98, 99, EOS, 100], "abcd", "token limit"),
+        (Request("a", 3), [97, 98, 99], "abc", "token limit"),
+        (Request("a", stop=("bc",)), [97, 98, 99], "a", "stop string"),
+    ],
+)
+@pytest.mark.parametrize("takes_turns", [True, False])
+def test_an_answer_ends_where_one_of_ours_does(
+    request_: Request,
+    tokens: list[int],
+    text: str,
+    reason: str,
+    takes_turns: bool,
+    declare: Declare,
+) -> None:
+    """Within a round, too; and no model is loaded for it."""
+
+    def script(emit: Emit) -> None:
+        for each in ROUNDS:
+            emit(Part(each, drafted=4, accepted=3))
+        endless(emit)
+
+    declare(takes_turns, library=Model(script))
+    _, board = raced("library", request=request_, target=NOWHERE)
+    score = board.scores[0]
+    assert (score.tokens, score.text, score.reason) == (tokens, text, reason)
+    assert score.accepted <= len(tokens)
+    until(no_thread_goes_on)
+
+
+def test_a_library_that_takes_turns_is_held_between_them(declare: Declare) -> None:
+    """Its thread makes no progress outside its turns, and its clock counts these alone."""
+    log: list[tuple[str, str]] = []
+    worked = {"one": 0.0, "two": 0.0}
+
+    def script(name: str) -> Callable[[Emit], None]:
+        def rounds(emit: Emit) -> None:
+            for _ in range(20):
+                began = time.perf_counter()
+                log.append((name, "begins"))
+                time.sleep(0.01)
+                log.append((name, "ends"))
+                worked[name] += time.perf_counter() - began
+                emit(Part((65,)))
+
+        return rounds
+
+    declare(True, **{name: Model(script(name), preparation=0.3) for name in worked})
+    _, board = raced("one", "two")
+    for (begun, _), (finished, _) in zip(log[::2], log[1::2], strict=True):
+        assert begun == finished, "one computed while the other did"
+    assert sum(a[0] != b[0] for a, b in pairwise(log)) > 4, "they take turns"
+    for score, seconds in zip(board.scores, worked.values(), strict=True):
+        assert seconds <= score.seconds < 1.5 * seconds, "neither the other's work nor the loading"
+
+
+def test_libraries_that_cannot_be_held_run_alone_behind_the_others(declare: Declare) -> None:
+    def script(emit: Emit) -> None:
+        emit(Part(text="ab", count=2, seconds=0.5, finish="end of text"))
+
+    declare(False, one=Model(script, None), two=Model(script, None))
+    events, board = raced("one", "kv", "two", "lookup")
+    order = [e.column for e in events if isinstance(e, Started | Finished)]
+    assert set(order[:4]) == {1, 3}
+    assert order[4:] == [0, 0, 2, 2]
+    assert [board.scores[i].seconds for i in (0, 2)] == [0.5, 0.5], "by the library's clock"
+
+
+@pytest.mark.parametrize("first", [(), (65, 66)])
+def test_a_stop_ends_a_library_that_waits(first: tuple[int, ...], declare: Declare) -> None:
+    """Whether it has written or not; and the one behind it does not begin."""
+    waits, later = threading.Event(), Model(endless)
+
+    def script(emit: Emit) -> None:
+        if first:
+            emit(Part(first))
+        waits.wait()
+
+    model = Model(script)
+    declare(False, slow=model, later=later)
+
+    def stopped(events: list[Event]) -> bool:
+        return ended(events, 0) and written(events, 1) == bool(first) and bool(_begun(events, 1))
+
+    began = time.monotonic()
+    events, board = raced("kv", "slow", "later", stopped=stopped)
+    assert time.monotonic() - began < 10
+    waits.set()
+    assert [score.reason for score in board.scores[1:]] == ["stopped"] * 2
+    assert board.scores[1].text == bytes(first).decode()
+    assert not _begun(events, 2)
+    assert (model.stops, later.stops) == (1, 0)
+    until(no_thread_goes_on)
+
+
+def _begun(events: list[Event], column: int) -> list[Started]:
+    return [each for each in events if isinstance(each, Started) and each.column == column]
+
+
+@pytest.mark.parametrize("takes_turns", [True, False])
+def test_a_generation_that_nobody_wants_gives_up(takes_turns: bool, declare: Declare) -> None:
+    gave_up = threading.Event()
+
+    def script(emit: Emit) -> None:
+        try:
+            endless(emit)
+        except StoppedError:
+            gave_up.set()
+            raise
+
+    declare(takes_turns, library=Model(script))
+    request = Request("a", 4096)
+    _, board = raced("library", request=request, stopped=lambda events: written(events, 0) > 2)
+    assert (board.scores[0].reason, board.scores[0].text[:3]) == ("stopped", "AAA")
+    assert gave_up.wait(10)
+    until(no_thread_goes_on)
+
+
+def test_what_a_library_cannot_answer_is_refused(declare: Declare) -> None:
+    """A program, which only our loop can run; and a prompt that fills the context."""
+    declare(True, library=Model(endless), small=Model(endless, max_context=4))
+    _, board = raced("library", request=Request("A {{gen 'word'}} b"))
+    assert "cannot run programs" in board.scores[0].message
+    _, board = raced("small")
+    assert "the context holds 4" in board.scores[0].message
