@@ -11,7 +11,7 @@ from hosting import until
 from races import FAKE, board_after
 
 from backend.errors import DerbyError
-from backend.events import Event, Failed, Finished, Started, Step
+from backend.events import Event, Finished, Started, Step
 from backend.libraries.library import Emit, Library, Part, Settings, StoppedError
 from backend.racing.commands import run_to_end
 from backend.racing.models import LoadedModels
@@ -89,10 +89,6 @@ def written(events: list[Event], column: int) -> int:
     return sum(isinstance(event, Step) and event.column == column for event in events)
 
 
-def ended(events: list[Event], column: int) -> bool:
-    return any(isinstance(event, Finished | Failed) and event.column == column for event in events)
-
-
 def no_thread_goes_on() -> bool:
     return not any(each.name == "library" for each in threading.enumerate())
 
@@ -151,7 +147,7 @@ def test_an_answer_ends_where_one_of_ours_does(
 
 
 def test_a_library_that_takes_turns_is_held_between_them(declare: Declare) -> None:
-    """Its thread makes no progress outside its turns, and its clock counts these alone."""
+    """It makes no progress outside its turns, and its clock counts these alone."""
     log: list[tuple[str, str]] = []
     worked = {"one": 0.0, "two": 0.0}
 
@@ -191,18 +187,19 @@ def test_libraries_that_cannot_be_held_run_alone_behind_the_others(declare: Decl
 @pytest.mark.parametrize("first", [(), (65, 66)])
 def test_a_stop_ends_a_library_that_waits(first: tuple[int, ...], declare: Declare) -> None:
     """Whether it has written or not; and the one behind it does not begin."""
-    waits, later = threading.Event(), Model(endless)
+    begun, waits, later = threading.Event(), threading.Event(), Model(endless)
 
     def script(emit: Emit) -> None:
         if first:
             emit(Part(first))
+        begun.set()
         waits.wait()
 
     model = Model(script)
     declare(False, slow=model, later=later)
 
     def stopped(events: list[Event]) -> bool:
-        return ended(events, 0) and written(events, 1) == bool(first) and bool(_begun(events, 1))
+        return begun.is_set() and written(events, 1) == bool(first)
 
     began = time.monotonic()
     events, board = raced("kv", "slow", "later", stopped=stopped)
@@ -210,13 +207,9 @@ def test_a_stop_ends_a_library_that_waits(first: tuple[int, ...], declare: Decla
     waits.set()
     assert [score.reason for score in board.scores[1:]] == ["stopped"] * 2
     assert board.scores[1].text == bytes(first).decode()
-    assert not _begun(events, 2)
+    assert not any(isinstance(each, Started) and each.column == 2 for each in events)
     assert (model.stops, later.stops) == (1, 0)
     until(no_thread_goes_on)
-
-
-def _begun(events: list[Event], column: int) -> list[Started]:
-    return [each for each in events if isinstance(each, Started) and each.column == column]
 
 
 @pytest.mark.parametrize("takes_turns", [True, False])
