@@ -12,9 +12,9 @@ class Lane:
     """One column's run: its events, and the clock that they advance.
 
     It does its work inside `next(events)`, when the scheduler gives it the turn; once the race is
-    stopped it computes nothing more and ends. One that cannot be held runs `alone`, before or after
-    the others, on a clock of its own: None is where no event has come for a moment. One that is not
-    `ready` loads its model on its first turn, while no clock runs.
+    stopped it computes nothing more and ends. One that cannot be held runs `alone`, behind the
+    others: None is where no event has come for a moment. One that is not `ready` loads its model on
+    its first turn, while no clock runs.
     """
 
     column: int

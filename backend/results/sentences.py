@@ -37,6 +37,7 @@ from backend.results.track import (
     ranks,
     settles,
     standing,
+    taking_turns,
     unit_of,
 )
 
@@ -60,6 +61,7 @@ _NO_LONGER_LENT = (
 
 #: The status of a race before any result is known.
 TURNS = "Columns take turns; each is timed only while it computes."
+ALONE = "Columns that cannot take turns run alone, one after another."
 
 #: The glossary's entries besides the figures.
 TERMS = {
@@ -158,7 +160,7 @@ def live(board: Scoreboard) -> str:
 
 def reading(board: Scoreboard) -> str:
     """How many columns have read the prompt; "" once all have, and of a column without rivals."""
-    running = [score for score in board.scores if score.state not in ENDED]
+    running = [board.scores[i] for i in taking_turns(board)]
     done = sum(any(moment.tokens for moment in score.moments) for score in running)
     if len(running) < 2 or done == len(running):
         return ""
@@ -270,7 +272,8 @@ def still(board: Scoreboard, ahead: int) -> str:
     started = any(score.state != "queued" for score in board.scores)
     if board.preparing or not started or not running:
         return "This takes long: a model is loading, or the machine is busy."
-    index = min(running, key=lambda i: board.scores[i].seconds)  # whose turn it is
+    among = taking_turns(board) or running
+    index = min(among, key=lambda i: board.scores[i].seconds)  # whose turn it is
     reads = board.scores[index].state != "decoding"
     what = "reading the prompt" if reads else "a step"
     return f"The machine is busy: {what} of {board.name(index)} takes more than 10 s."
@@ -892,7 +895,7 @@ def _demand(board: Scoreboard, index: int, reference: int) -> str:
     column = board.columns[index]
     if column.strategy.single:
         return "because it generates the program's own text too"
-    if not board.scores[index].keeps_text:
+    if not board.scores[index].keeps_text and board.scores[index].spec:
         return "because it keeps the distribution, not the text"
     return (
         "because its grammar is different"

@@ -120,9 +120,7 @@ def standing(board: Scoreboard) -> Standing | None:
     """
     if finish := photo_finish(board):
         return finish
-    racing = [
-        i for i in range(len(board.scores)) if _races(board, i) and not answers_otherwise(board, i)
-    ]
+    racing = [i for i in taking_turns(board) if not answers_otherwise(board, i)]
     if not racing:
         return None
     seconds = min(_gone(board, i, board.scores[i].seconds) for i in racing)
@@ -131,9 +129,13 @@ def standing(board: Scoreboard) -> Standing | None:
     return Standing(racing[lengths.index(longest)], seconds, longest) if longest else None
 
 
-def taking_turns(board: Scoreboard) -> bool:
-    """True while columns take turns."""
-    return any(_races(board, i) for i in range(len(board.scores)))
+def taking_turns(board: Scoreboard) -> list[int]:
+    """The columns that still run and take turns with others."""
+    return [
+        i
+        for i, (column, score) in enumerate(zip(board.columns, board.scores, strict=True))
+        if score.state not in ENDED and not column.strategy.alone
+    ]
 
 
 def standings(board: Scoreboard) -> Iterator[Standing]:
@@ -220,7 +222,7 @@ def early(board: Scoreboard) -> bool:
     if board.ended:
         return False
     if unit_of(board) == "character":
-        return any(_races(board, i) and not s.length for i, s in enumerate(board.scores))
+        return any(not board.scores[i].length for i in taking_turns(board))
     return max(score.length for score in board.scores) < SETTLED
 
 
@@ -246,11 +248,6 @@ def _placed(board: Scoreboard, index: int, finish: Standing) -> bool:
     gone = stopped and last < finish.seconds
     same_race = score.clock == winner.clock and not answers_otherwise(board, index)
     return score.state != "failed" and same_race and not gone
-
-
-def _races(board: Scoreboard, index: int) -> bool:
-    """True of a column that still runs and takes turns with others."""
-    return board.scores[index].state not in ENDED and not board.columns[index].strategy.alone
 
 
 def _gone(board: Scoreboard, index: int, clock: float) -> float:

@@ -187,7 +187,8 @@ def _status(board: Scoreboard, phase: str, ahead: int) -> str:
         case "preparing":
             return board.preparing or "Getting ready..."
         case "racing":
-            return board.preparing or sentences.live(board) or sentences.TURNS
+            usual = sentences.TURNS if taking_turns(board) else sentences.ALONE
+            return board.preparing or sentences.live(board) or usual
         case _:
             return sentences.headline(board)
 
