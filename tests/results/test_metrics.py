@@ -242,3 +242,11 @@ def test_identities_hold_for_any_stream(blocks: list[tuple[int, int, int]]) -> N
     assert len(score.times) == len(score.tokens)
     assert score.times == sorted(score.times)
     assert score.times[-1] == score.seconds
+
+
+def test_a_record_that_tells_of_endless_guesses_takes_no_memory() -> None:
+    wild = replace(step([1], 0.5), drafted=2**53 - 1, accepted=1)
+    assert scored(Started(0, 9, "m"), wild, wild, Finished(0, "end of text", [])).positions[:2] == [
+        (2, 2),
+        (2, 0),
+    ]
