@@ -26,12 +26,13 @@ from backend.errors import DerbyError
 from backend.events import Event, Name, to_json
 from backend.grammar.sources import GrammarSource, shipped
 from backend.records.place import Hardware
-from backend.records.record import LEFT_OUT, RaceRecord
+from backend.records.record import LEFT_OUT, RaceRecord, board
+from backend.results.drawing import drawing
 from backend.strategies.column import Column, OwnModel, default_column, settings_of
 from backend.types import ModelSpec, Request
 from backend.untrusted import UntrustedError, read_json
 
-FORMAT, VERSION = "decode-derby-race", 2
+FORMAT, VERSION = "decode-derby-race", 3
 
 #: Bytes of a record that are read. Twelve columns of 8,192 tokens, a step and what was proposed in
 #: it some 400 bytes for each, are 40 MB; the five most probable tokens of each place are 10 more.
@@ -90,7 +91,7 @@ class Document(Strict):
     """A race of Decode Derby: what was asked, where it ran and what happened."""
 
     format: Literal["decode-derby-race"]
-    version: Annotated[Literal[2], BeforeValidator(_known_version)]
+    version: Annotated[Literal[3], BeforeValidator(_known_version)]
     made: Moment
     machine: Hardware
     versions: Annotated[dict[str, Name], Field(max_length=32)]
@@ -100,6 +101,7 @@ class Document(Strict):
     events: Annotated[
         list[Annotated[Told, Field(discriminator="kind")]], Field(max_length=393_216), FailFast()
     ]
+    drawing: Any = None  # for browsers, and made of the events
 
     @property
     def record(self) -> RaceRecord:
@@ -130,6 +132,7 @@ def document_of(record: RaceRecord) -> dict[str, Any]:
         "target": asdict(record.target),
         "columns": [_plain_column(column) for column in record.columns],
         "events": [to_json(event) for event in record.events],
+        "drawing": drawing(board(record), record.request),
     }
 
 

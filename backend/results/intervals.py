@@ -175,6 +175,36 @@ def shared(
     return _around(value, np.log(our_work / their_work), count, PLACE)
 
 
+def paired(
+    ours: Sequence[Commit], theirs: Sequence[Commit], moment: float, *, over: bool = True
+) -> Ratio:
+    """How many times as many tokens the first of two columns had at `moment` as the second, in
+    seconds of either one's own clock since its first commit; UNKNOWN if either had none. A step
+    that was under way counts by its share. `over`: no more of the time will be compared; until
+    then slices are not shortened, because who looks again and again is soon misled by chance.
+    """
+    progress = [_progress(commits) for commits in (ours, theirs)]
+    amounts = [float(np.interp(moment, clock, tokens)) for clock, tokens, _ in progress]
+    if not all(amounts):
+        return UNKNOWN
+    inside = [np.count_nonzero((clock > 0) & (clock <= moment)) for clock, _, _ in progress]
+    slices = max(moment / SLICE, min(moment / SHORTEST, LEAST) if over else 0)
+    count = int(min(slices, min(inside) / PASSES, MOST_SLICES))
+    value = amounts[0] / amounts[1]
+    if count < LEAST:
+        steps = [
+            _per_token(clock[: n + 2], tokens[: n + 2])
+            for (clock, tokens, _), n in zip(progress, inside, strict=True)
+        ]
+        return _apart(value, *steps)
+    edges = np.linspace(0, moment, count + 1)
+    # The work in each slice, [slices], is in seconds of its column's own usual speed.
+    our_work, their_work = (
+        _drawn(count) @ np.diff(np.interp(edges, clock, work)) for clock, _, work in progress
+    )
+    return _around(value, np.log(our_work / their_work), count, PLACE)
+
+
 def _per_token(clock: Floats, tokens: Floats) -> Floats:
     """Seconds per token of each step that wrote one."""
     wrote = np.diff(tokens) > 0
@@ -185,14 +215,14 @@ def _apart(value: float, ours: Floats, theirs: Floats) -> Ratio:
     """The ratio between two columns with few steps, if every step of one was slower per token than
     every step of the other, and chance would hardly have it so: the extreme case of Mann and
     Whitney's test (Annals of Mathematical Statistics 18, 1947). Its ends are those of the single
-    steps. UNKNOWN otherwise.
+    steps. Without an interval otherwise.
     """
-    if min(len(ours), len(theirs)) < LEAST:
-        return UNKNOWN
+    if min(len(ours), len(theirs)) < 2:
+        return Ratio(value)
     low, high = theirs.min() / ours.max(), theirs.max() / ours.min()
     orders = comb(len(ours) + len(theirs), len(ours))
     if low <= 1 <= high or 2 / orders > 1 - CONFIDENCE:
-        return UNKNOWN
+        return Ratio(value)
     return Ratio(value, min(value, float(low)), max(value, float(high)))
 
 

@@ -137,7 +137,7 @@ def test_what_is_no_document_is_refused() -> None:
         assert "not a record of a race" in refusal(value)
     for version in (1, 3):
         other = document_of(race_of("kv")) | {"version": version}
-        assert f"version {version}, and this program reads 2" in refusal(other)
+        assert f"version {version}, and this program reads 3" in refusal(other)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,172 @@
+"""A race as the page's board draws it: one JSON value, live, replayed or opened from a file."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from backend.costs.pass_costs import PassCosts
+from backend.events import Proposed
+from backend.programs.parser import is_program
+from backend.results.measured import FIGURES, pass_cost
+from backend.results.metrics import Score
+from backend.results.result import ENDED, Result, Row, result_of
+from backend.results.scoreboard import Scoreboard
+from backend.results.words import beside, doubt, headline, mark, reasons, state
+from backend.types import Request
+
+Drawing = dict[str, Any]
+
+#: Entries of a list of guesses that are drawn: a record may hold many more.
+MOST = 64
+
+
+class Drawer:
+    """Draws a race that goes on: each column's steps are one string that grows by a JSON line a
+    step, [seconds since its first token, amount behind it, [[origin, text], ...], detail], because
+    what only grows is cheap to send.
+    """
+
+    def __init__(self, board: Scoreboard, request: Request, race: int = 0) -> None:
+        self._board, self._request, self._race = board, request, race
+        self._steps = ["" for _ in board.columns]
+        self._drawn = [0 for _ in board.columns]  # moments
+        self._amounts = [0 for _ in board.columns]
+
+    def draw(self) -> Drawing:
+        """The race as it is now."""
+        board, result = self._board, result_of(self._board)
+        ended, started = board.ended, any(row.state != "queued" for row in result.rows)
+        drawn: Drawing = {
+            "race": self._race,
+            "phase": "ended" if ended else "running" if started else "preparing",
+            "status": board.preparing or headline(board, result),
+            "doubt": doubt(board, result),
+            "noisy": result.doubt == "noisy",
+            "unit": "character" if is_program(self._request.prompt) else "token",
+            "limit": self._request.max_new_tokens,
+            "moment": result.moment,
+            "finished": result.finished,
+            "winner": result.winner,
+            "columns": [self._column(row, result) for row in result.rows],
+        }
+        return drawn | {"why": _why(board, result)} if ended else drawn
+
+    def _column(self, row: Row, result: Result) -> Drawing:
+        column, score, interval = self._board.columns[row.column], row.score, row.speedup.interval
+        self._extend(row.column, score, characters=result.unit == "character")
+        return {
+            "name": row.name,
+            "note": column.gist,
+            "line": str(column),
+            "state": row.state,
+            "doing": state(row),
+            "read": round(score.prefilled / max(score.prompt_tokens, 1), 2),
+            "steps": self._steps[row.column],
+            "amount": round(row.amount, 2),
+            "speedup": round(row.speedup.value, 4) or None,
+            "interval": [round(end, 4) for end in interval] if interval else None,
+            "verdict": row.verdict,
+            "text": row.text,
+            "mark": mark(row),
+            "beside": beside(row),
+            "message": row.message,
+        }
+
+    def _extend(self, index: int, score: Score, *, characters: bool) -> None:
+        """Add the moments that are new. What was proposed for the last one may still come."""
+        until = len(score.moments) - (0 if score.state in ENDED else 1)
+        start = 0.0 if characters else score.commits[0].clock if score.commits else 0.0
+        lines: list[str] = []
+        for number in range(self._drawn[index], until):
+            moment = score.moments[number]
+            wrote = sum(len(text) for _, text in moment.spans) if characters else moment.tokens
+            first = moment.step == 1 and number in score.step_at and not characters
+            self._amounts[index] += score.ahead if first else wrote
+            line = [
+                round(max(moment.clock - start, 0.0), 5),
+                self._amounts[index],
+                moment.spans,
+                _detail(score, number),
+            ]
+            lines.append(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n")
+        self._drawn[index] = max(until, self._drawn[index])
+        self._steps[index] += "".join(lines)
+
+
+def drawing(board: Scoreboard, request: Request, race: int = 0) -> Drawing:
+    """A race that has ended, whole."""
+    return Drawer(board, request, race).draw()
+
+
+def _detail(score: Score, number: int) -> Drawing | None:
+    """The inside of a step: how wide its pass was and how long it took, what was guessed and what
+    became of it, what the target chose behind that, and for each token that it committed the most
+    likely ones in its place. None of what was no step.
+    """
+    step, moment = score.step_at.get(number), score.moments[number]
+    if step is None:
+        return None
+    seen = score.proposed_at.get(number) or Proposed(0, [], [], [], [], "")
+    return {
+        "pass": moment.step,
+        "rows": step.rows,
+        "ms": round(step.seconds["total"] * 1e3, 2),
+        "parts": {name: round(s * 1e3, 2) for name, s in step.seconds.items() if name != "total"},
+        "tokens": seen.committed[:MOST],
+        "guesses": _guesses(seen)[:MOST],
+        "chosen": seen.chosen,
+        "window": sum(map(len, seen.window)),
+        "allowed": seen.allowed[0] if seen.allowed else None,
+        "top": [[[text, round(p, 4)] for text, p in each] for each in seen.top[:MOST]],
+    }
+
+
+def _guesses(seen: Proposed) -> list[list[Any]]:
+    """Each proposed token: its text, who proposed it, what became of it, and its depth in the tree
+    of guesses, 0 of one that the grammar cut off before the pass.
+
+    The target chose a token behind the text so far and behind each accepted one, but behind the
+    last of these only if the text went on.
+    """
+    verified = len(seen.tokens) - seen.cut
+    parents: Sequence[int] = seen.parents or range(-1, verified - 1)
+    by = [name for name, count in seen.by for _ in range(count)]
+    chose = {-1, *(seen.path if seen.chosen else seen.path[:-1])}
+    guesses, depths = list[list[Any]](), list[int]()
+    for i, parent in enumerate(parents):
+        depths.append(1 if parent < 0 else depths[parent] + 1)
+        fate = "rejected" if parent in chose else "not reached"
+        fate = "accepted" if i in seen.path else fate
+        guesses.append([seen.tokens[i], by[i], fate, depths[i]])
+    return guesses + [[seen.tokens[i], by[i], "cut", 0] for i in range(verified, len(seen.tokens))]
+
+
+def _why(board: Scoreboard, result: Result) -> Drawing:
+    """The figures that any column has, the time of a pass over its rows, and sentences."""
+    known = [figure for figure in FIGURES if any(figure.value(r) is not None for r in result.rows)]
+    return {
+        "figures": {
+            "headers": ["column", *(figure.heading for figure in known)],
+            "rows": [[row.name, *(figure.cell(row) for figure in known)] for row in result.rows],
+        },
+        "curve": _curve(board, result),
+        "reasons": reasons(board, result),
+    }
+
+
+def _curve(board: Scoreboard, result: Result) -> list[Drawing]:
+    """Points of T(k) / T(1) as it was measured on the baseline's model, and each column's average
+    pass in this race.
+    """
+    costs: PassCosts = board.baseline.costs
+    points = [
+        {"rows": float(k), "times": round(costs.relative(k), 3), "of": "measured passes"}
+        for k in (costs.widths if costs.known else ())
+    ]
+    return points + [
+        {"rows": round(row.score.mean_rows, 2), "times": round(cost, 3), "of": row.name}
+        for row in result.rows
+        if row.score.spec == board.baseline.spec
+        and board.columns[row.column].strategy.keeps_cache
+        and (cost := pass_cost(row))
+    ]

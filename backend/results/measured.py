@@ -1,0 +1,256 @@
+"""The one table of figures: what each is called, computed from and written as.
+
+Tables, files, the command line, the bench and the page read it; nothing else lists figures.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from backend.results.intervals import Ratio
+from backend.results.result import Row
+
+NONE = DASH = "\N{EN DASH}"
+TIMES = "\N{MULTIPLICATION SIGN}"
+
+#: Positions of guesses that are written out.
+FEW = 8
+
+#: "summary": also in the command line's table, which has little room.
+Place = Literal["table", "summary"]
+
+
+def duration(seconds: float) -> str:
+    """Seconds, in a unit that fits: 2.80 s, 45.1 ms."""
+    if seconds >= 0.9995:
+        return f"{seconds:.2f} s"
+    if seconds >= 0.1:
+        return f"{seconds * 1e3:.0f} ms"
+    return f"{seconds * 1e3:.1f} ms" if seconds >= 0.001 else f"{seconds * 1e3:.2f} ms"
+
+
+def rate(tokens_per_second: float) -> str:
+    """Tokens a second, with as many digits as mean something."""
+    return f"{tokens_per_second:,.0f}" if tokens_per_second >= 1000 else f"{tokens_per_second:.1f}"
+
+
+def counted(number: float, noun: str) -> str:
+    """A number and what it counts: 1 core, 1.5 cores, 1,200 tokens."""
+    written = f"{number:,}" if isinstance(number, int) else f"{number:.3g}"
+    plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
+    return f"{written} {noun if number == 1 else plural}"
+
+
+def by_position(positions: Sequence[tuple[int, int]]) -> str:
+    """Which share of guesses 1, 2, 3, ... were accepted, of those (offered, accepted): 81%, 64%."""
+    shares = [f"{accepted / offered:.0%}" for offered, accepted in positions if offered]
+    return ", ".join([*shares[:FEW], *["\N{HORIZONTAL ELLIPSIS}"] * (len(shares) > FEW)])
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names as a sentence lists them: A, B and C."""
+    *most, last = names or [""]
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def factor(ratio: float) -> str:
+    """A factor: 1.33 with a multiplication sign."""
+    return f"{ratio:.2f}{TIMES}"
+
+
+def span(ratio: Ratio) -> str:
+    """The interval behind a ratio, " (1.15-1.27)" with a dash; "" where there is none."""
+    return f" ({ratio.low:.2f}{DASH}{ratio.high:.2f})" if ratio.known else ""
+
+
+def likely(ratio: Ratio) -> str:
+    """A factor and its interval: 1.33 (1.28-1.38) with a multiplication sign and a dash."""
+    return f"{factor(ratio.value)}{span(ratio)}"
+
+
+def milliseconds(value: float) -> str:
+    """Milliseconds with three digits, or with all if there are more."""
+    return f"{value:.3g}" if value < 100 else f"{value:,.0f}"
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A unit. `text` writes a value with it, `cell` a value below a heading that names it."""
+
+    name: str
+    text: Callable[[float], str]
+    cell: Callable[[float], str]
+
+
+MILLISECONDS = Unit("ms", lambda value: duration(value / 1e3), milliseconds)
+RATE = Unit("tokens/s", rate, rate)
+RATIO = Unit(TIMES, factor, factor)
+MEAN = Unit("tokens", "{:.2f}".format, "{:.2f}".format)
+SHARE = Unit("%", "{:.0%}".format, "{:.0%}".format)
+TOKENS = Unit("tokens", "{:,.0f}".format, "{:,.0f}".format)
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One figure of a column: `value` computes it, in `unit`, from the column's row of the result;
+    None while it is unknown.
+    """
+
+    name: str
+    title: str
+    unit: Unit
+    help: str
+    value: Callable[[Row], float | None]
+    place: Place = "table"
+
+    @property
+    def heading(self) -> str:
+        """The title, with the unit that `cell` leaves out."""
+        return f"{self.title}, {self.unit.name}" if self.unit is MILLISECONDS else self.title
+
+    def cell(self, row: Row) -> str:
+        """The value below `heading`; a speed-up with its interval."""
+        value = self.value(row)
+        if value is None:
+            return NONE
+        return self.unit.cell(value) + (span(row.speedup) if self.name == "speedup" else "")
+
+
+FIGURES = (
+    Figure(
+        "speedup",
+        "speed-up",
+        RATIO,
+        "Tokens after the first one over those of KV reuse at the same reading of their clocks, "
+        "when the first column with its text ends. The brackets hold the 95% interval in this "
+        "race (block bootstrap over slices of its time).",
+        lambda row: row.speedup.value or None,
+        "summary",
+    ),
+    Figure(
+        "ttft",
+        "TTFT",
+        MILLISECONDS,
+        "Time to first token: reading the prompt, and compiling a grammar if there is one.",
+        lambda row: row.score.ttft * 1e3 if row.score.steps else None,
+        "summary",
+    ),
+    Figure(
+        "tpot",
+        "TPOT",
+        MILLISECONDS,
+        "Time per output token after the first one, on average over the whole text.",
+        lambda row: row.score.tpot * 1e3 or None,
+        "summary",
+    ),
+    Figure(
+        "rate",
+        "tokens/s",
+        RATE,
+        "Tokens a second: 1 / TPOT.",
+        lambda row: row.score.tokens_per_second or None,
+        "summary",
+    ),
+    Figure(
+        "tokens_per_forward",
+        "tokens per pass",
+        MEAN,
+        "Tokens that a pass of the model wrote, on average. KV reuse writes 1.",
+        lambda row: row.score.tokens_per_forward or None,
+        "summary",
+    ),
+    Figure(
+        "pass_cost",
+        "time per pass",
+        RATIO,
+        "How many times as long a pass took as one of KV reuse, drafting and masks included: "
+        "tokens per pass divided by the speed-up.",
+        lambda row: pass_cost(row) or None,
+        "summary",
+    ),
+    Figure(
+        "accepted",
+        "accepted",
+        SHARE,
+        "The share of guessed tokens that the model accepted.",
+        lambda row: row.score.acceptance if row.score.drafted else None,
+        "summary",
+    ),
+    Figure(
+        "drafted",
+        "guessed",
+        TOKENS,
+        "Guessed tokens that the model checked, without those that a grammar forced.",
+        lambda row: row.score.drafted or None,
+    ),
+    Figure(
+        "drafting",
+        "drafting",
+        SHARE,
+        "The share of the column's time that guessing took.",
+        lambda row: row.score.parts.get("draft", 0.0) / (row.score.seconds or 1) or None,
+    ),
+    Figure(
+        "forced",
+        "forced",
+        TOKENS,
+        "Tokens for which the grammar left one choice.",
+        lambda row: float(row.score.forced) if row.score.masks else None,
+    ),
+    Figure(
+        "mask_wait",
+        "mask wait",
+        MILLISECONDS,
+        "How long a pass waited for the grammar's mask, on average.",
+        lambda row: (
+            row.score.parts.get("mask", 0.0) / row.score.steps * 1e3 if row.score.masks else None
+        ),
+    ),
+    Figure(
+        "reused",
+        "reused",
+        TOKENS,
+        "First tokens of the prompt that the column's cache held from an earlier race.",
+        lambda row: row.score.reused or None,
+    ),
+    Figure(
+        "rows",
+        "rows",
+        TOKENS,
+        "Tokens that the model computed in all, with the prompt and wrong guesses.",
+        lambda row: row.score.rows or None,
+    ),
+    Figure(
+        "tokens",
+        "tokens",
+        TOKENS,
+        "Tokens written, the end of the text included.",
+        lambda row: row.score.length or None,
+        "summary",
+    ),
+    Figure(
+        "time",
+        "time",
+        MILLISECONDS,
+        "The column's own clock at its end, the prompt included.",
+        lambda row: row.score.seconds * 1e3 or None,
+    ),
+)
+
+
+def pass_cost(row: Row) -> float:
+    """How many times as long a pass of the column takes as one of the baseline; 0: unknown, and of
+    programs, whose passes also read.
+    """
+    gain = 0.0 if row.score.fed else row.speedup.value
+    return row.score.tokens_per_forward / gain if gain else 0.0
+
+
+def summary() -> tuple[Figure, ...]:
+    """The figures of a narrow table."""
+    return tuple(figure for figure in FIGURES if figure.place == "summary")
+
+
+def figure(name: str) -> Figure:
+    """The figure of that name. Raises KeyError if there is none."""
+    return {entry.name: entry for entry in FIGURES}[name]
