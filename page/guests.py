@@ -1,0 +1,148 @@
+"""What guests may send to a public page: ASGI middleware between the network and gradio."""
+
+import asyncio
+import json
+import re
+import secrets
+from typing import Any
+
+from starlette.datastructures import MutableHeaders
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+BODY_BYTES = 2**20
+BODY_SECONDS = 30
+NESTING = 64
+#: Races of one browser that may wait at a time, in the line of gradio's that has this name.
+WAITING = 2
+LINE = "machine"
+COOKIE = "derby"
+_API = "/gradio_api/"
+#: What the page and programs need there. Uploads, files and proxies are not among it.
+_NEEDED = {
+    *("app_id", "call", "cancel", "heartbeat", "info", "mcp", "openapi.json", "queue", "reset"),
+    *("run", "startup-events", "theme.css"),
+}
+#: Possessive, so that a string without an end takes no longer than others.
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+_SQUARE = bytes.maketrans(b"{}", b"[]")
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+
+
+class _RefusedError(Exception):
+    """A status of HTTP and a sentence."""
+
+
+class Guests:
+    """Refuses files, large and deep bodies, and a browser's third waiting race."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope, receive)
+        place = scope["path"].partition(_API)[2]
+        try:
+            _require_needed(scope["path"], place)
+            if request.method not in ("GET", "HEAD", "OPTIONS"):
+                body = await _body(request)
+                _require_place(request, place, _checked(body))
+                receive = _again(body, receive)
+        except ClientDisconnect:
+            return
+        except _RefusedError as refused:
+            status, sentence = refused.args
+            await JSONResponse({"detail": sentence}, status)(scope, receive, send)
+            return
+        document = "text/html" in request.headers.get("accept", "")
+        if document and COOKIE not in request.cookies:
+            send = _with_cookie(request, send)
+        await self._app(scope, receive, send)
+
+
+def _require_needed(path: str, place: str) -> None:
+    unneeded = _API in path and re.split("[/=]", place)[0] not in _NEEDED
+    if unneeded or "/pwa_icon" in path:  # an icon would be drawn in any size
+        raise _RefusedError(404, "There is nothing at this address.")
+
+
+async def _body(request: Request) -> bytes:
+    """The body. Of one that is too long or too slow, no more is read."""
+    long = _RefusedError(413, f"A request may have at most {BODY_BYTES:,} bytes.")
+    if int(request.headers.get("content-length") or 0) > BODY_BYTES:
+        raise long
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for part in request.stream():
+                body += part
+                if len(body) > BODY_BYTES:
+                    raise long
+    except TimeoutError as error:
+        sentence = f"The request did not arrive within {BODY_SECONDS} seconds."
+        raise _RefusedError(408, sentence) from error
+    return bytes(body)
+
+
+def _checked(body: bytes) -> Any:
+    """The body's value. Its nesting is counted before it is parsed, one level in each round."""
+    brackets = _STRING.sub(b"", body).translate(_SQUARE, _NO_BRACKETS)
+    for _ in range(NESTING):
+        brackets = brackets.replace(b"[]", b"")
+    if brackets:
+        raise _RefusedError(400, f"A request may nest at most {NESTING} deep.")
+    try:
+        return json.loads(body or b"null", object_hook=_no_file)
+    except ValueError as error:
+        raise _RefusedError(400, "The request is not JSON.") from error
+
+
+def _no_file(item: dict[str, Any]) -> dict[str, Any]:
+    """The same. Raises for a file of gradio's, whose path or address it would open."""
+    if "path" in item and "meta" in item:
+        raise _RefusedError(400, "The page takes no files.")
+    return item
+
+
+def _require_place(request: Request, place: str, call: Any) -> None:
+    """Raise if a call would be the third waiting race of a browser; or of a session, where a
+    program has no cookie.
+    """
+    if not place.startswith(("queue/join", "call/")) or not isinstance(call, dict):
+        return
+    blocks, name = request.app.get_blocks(), place.strip("/").rpartition("/")[2]
+    line = blocks._queue.event_queue_per_concurrency_id.get(LINE)  # noqa: SLF001 (has no other name)
+    asked = (f for i, f in blocks.fns.items() if i == call.get("fn_index") or f.api_name == name)
+    if line and any(function.concurrency_id == LINE for function in asked):
+        guests = [event.request.cookies.get(COOKIE, event.session_hash) for event in line.queue]
+        if guests.count(request.cookies.get(COOKIE, call.get("session_hash"))) >= WAITING:
+            sentence = f"{WAITING} races of yours are waiting: wait until one begins."
+            raise _RefusedError(429, sentence)
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    """A receiver that begins with a body that has been read."""
+    first: list[Message] = [{"type": "http.request", "body": body}]
+
+    async def received() -> Message:
+        return first.pop() if first else await receive()
+
+    return received
+
+
+def _with_cookie(request: Request, send: Send) -> Send:
+    """A sender that gives a browser its cookie, also in the frame of a Space."""
+    https = "https" in (request.url.scheme, request.headers.get("x-forwarded-proto"))
+    framed = "SameSite=None; Secure; Partitioned" if https else "SameSite=Lax"
+
+    async def sent(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            cookie = f"{COOKIE}={secrets.token_urlsafe(16)}; Path=/; HttpOnly; {framed}"
+            MutableHeaders(scope=message).append("Set-Cookie", cookie)
+        await send(message)
+
+    return sent
