@@ -179,7 +179,8 @@ def paired(
     ours: Sequence[Commit], theirs: Sequence[Commit], moment: float, *, over: bool = True
 ) -> Ratio:
     """How many times as many tokens the first of two columns had at `moment` as the second, in
-    seconds of either one's own clock since its first commit; UNKNOWN if either had none. A step
+    seconds of either one's own clock since its first commit, which both have reached; UNKNOWN if
+    either had none. A step
     that was under way counts by its share. `over`: no more of the time will be compared; until
     then slices are not shortened, because who looks again and again is soon misled by chance.
     """

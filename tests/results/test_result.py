@@ -1,0 +1,179 @@
+"""One truth about a race: what a column had at a moment over what the baseline had then."""
+
+from itertools import pairwise
+
+import pytest
+from boards import LONG, LONG_PAIRS, SINGLE, board_of, started, step, written
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backend.events import Conditions, Event, Failed, Fed, Finished
+from backend.results.result import (
+    LEAST_TOKENS,
+    Result,
+    amount_at,
+    progress_of,
+    result_of,
+)
+from backend.results.scoreboard import Scoreboard
+from backend.types import ModelSpec
+
+
+def raced(names: str, *events: Event) -> Result:
+    return result_of(board_of(names, *events))
+
+
+def noisy(share: float) -> Conditions:
+    return Conditions(2, share, 0, 0)
+
+
+def test_the_speed_up_is_of_the_moment_at_which_the_first_column_ends() -> None:
+    """KV reuse writes 60 tokens at 0.1 s, the other one 60 in 30 passes of the same time: at its
+    end, after 3 s, KV reuse had half as many.
+    """
+    result = raced("kv lookup", *written(0, LONG, 0.1), *written(1, LONG_PAIRS, 0.1))
+    base, quick = result.rows
+    assert (result.finished, result.moment, result.winner) == (True, pytest.approx(3.0), 1)
+    assert (base.amount, quick.amount) == pytest.approx((30, 60))
+    assert quick.speedup.value == pytest.approx(2.0)
+    assert quick.verdict == "faster"
+    assert quick.saved == pytest.approx(3.0)
+    assert (base.verdict, base.speedup.value) == ("baseline", 1.0)
+    assert (result.texts, quick.text) == ("same", "same")
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.01, 0.2), st.integers(1, 5)), min_size=25, max_size=60),
+    st.lists(st.floats(0.01, 0.2), min_size=25, max_size=120),
+    st.floats(0.05, 1),
+)
+def test_a_speed_up_is_the_ratio_of_the_amounts_at_any_time(
+    blocks: list[tuple[float, int]], plain: list[float], share: float
+) -> None:
+    """Live and at the end, whatever the columns' steps take: bar, number and order are one."""
+    ours: list[Event] = [step(1, [1] * n, seconds) for seconds, n in blocks]
+    theirs: list[Event] = [step(0, [1], seconds) for seconds in plain]
+    both = [
+        [started(0), step(0, [0], 1.0), *theirs, Finished(0, "token limit", [])],
+        [started(1), step(1, [0], 2.0), *ours, Finished(1, "token limit", [])],
+    ]
+    board = board_of("kv lookup")
+    for events in both:
+        for event in events[: 2 + int(share * len(events))]:
+            board.add(event)
+    base, row = result_of(board).rows
+    moment = min(row.moment, base.moment)
+    at = [amount_at(progress_of(score, "token"), moment) for score in board.scores]
+    if max(at) < LEAST_TOKENS:
+        assert row.speedup.value == 0
+    elif all(at):
+        assert row.speedup.value == pytest.approx(at[1] / at[0])
+        assert row.speedup.low <= row.speedup.value <= row.speedup.high
+
+
+def test_what_a_column_writes_after_the_finish_changes_nothing() -> None:
+    quick, late = written(1, LONG_PAIRS, 0.1), written(0, LONG, 0.1)
+    fast = [result_of(board_of("kv lookup", *quick, *late[:n])) for n in (45, 55, len(late))]
+    assert [each.moment for each in fast] == pytest.approx([3.0] * 3)
+    assert [each.rows[1].speedup for each in fast] == [fast[0].rows[1].speedup] * 3
+    assert all(each.finished and each.winner == 1 for each in fast)
+
+
+def test_a_grammar_s_short_answer_is_measured_at_its_own_end_and_finishes_no_race() -> None:
+    short = written(1, LONG_PAIRS[:15], 0.1)
+    result = raced("kv kv:grammar=person lookup", *written(0, LONG, 0.1), *short)
+    assert result.rows[1].moment == pytest.approx(1.5)
+    assert result.moment == pytest.approx(6.0), "KV reuse's own end"
+
+
+def test_other_weights_finish_no_race_and_win_none() -> None:
+    spec = ModelSpec(precision="int4").parts
+    other = written(1, LONG_PAIRS, 0.1, spec)
+    other[3] = step(1, [7, 8], 0.1)
+    result = raced("kv kv@openvino/int4", *written(0, LONG, 0.1), *other)
+    assert result.moment == pytest.approx(6.0)
+    row = result.rows[1]
+    assert (row.text, row.verdict, row.moment) == ("different", "faster", pytest.approx(3.0))
+    assert (result.winner, result.texts) == (None, "")
+
+
+def test_a_text_that_changed_is_told_and_does_not_win() -> None:
+    wrong = written(1, LONG_PAIRS, 0.1)
+    wrong[3] = step(1, [7, 8], 0.1)
+    result = raced("kv lookup", *written(0, LONG, 0.1), *wrong)
+    assert (result.rows[1].text, result.texts, result.winner) == ("changed", "changed", None)
+    assert result.rows[1].difference is not None
+
+
+@pytest.mark.parametrize(("share", "doubt"), [(0.2, ""), (0.3, "busy"), (0.6, "noisy")])
+def test_a_noisy_race_has_ranges_and_no_verdict(share: float, doubt: str) -> None:
+    both = [*written(0, LONG, 0.1), *written(1, LONG_PAIRS, 0.1)]
+    result = raced("kv lookup", *both, noisy(share))
+    assert result.doubt == doubt
+    assert result.rows[1].speedup.known
+    assert (result.winner is None) == (result.rows[1].verdict == "") == (doubt == "noisy")
+
+
+def test_below_twenty_tokens_there_is_no_ratio() -> None:
+    """A race that was stopped after two tokens said 0.51x."""
+    result = raced("kv lookup", *written(0, SINGLE, 0.1), *written(1, SINGLE, 0.2))
+    row = result.rows[1]
+    assert (row.speedup.value, row.verdict, result.winner) == (0, "short", None)
+
+
+def test_a_column_that_did_the_baseline_s_work_wins_nothing() -> None:
+    result = raced("kv kv", *written(0, LONG, 0.1), *written(1, LONG, 0.05))
+    assert (result.rows[1].verdict, result.winner) == ("same work", None)
+
+
+def test_of_two_faster_columns_the_higher_number_wins() -> None:
+    pairs, triples = LONG_PAIRS, [[i, i + 1, i + 2] for i in range(1, 61, 3)]
+    result = raced(
+        "kv lookup speculative",
+        *written(0, LONG, 0.1),
+        *written(1, pairs, 0.1),
+        *written(2, triples, 0.1),
+    )
+    assert result.winner == 2
+    assert result.rows[2].speedup.value == pytest.approx(3.0)
+    assert result.rows[1].speedup.value == pytest.approx(2.0)
+
+
+def test_without_a_baseline_there_are_no_ratios() -> None:
+    failed = [started(0), Failed(0, "out of memory")]
+    result = raced("kv lookup", *failed, *written(1, LONG, 0.1))
+    assert result.baseline is None
+    assert (result.rows[1].speedup.value, result.winner, result.finished) == (0, None, False)
+
+
+def test_of_a_stopped_race_what_is_known_stands() -> None:
+    """Both stopped after 40 and 30 passes."""
+    kv, lookup = written(0, LONG, 0.1)[:42], written(1, LONG_PAIRS, 0.1)[:32]
+    result = raced("kv lookup", *kv, *lookup, *(Finished(i, "stopped", []) for i in (0, 1)))
+    assert not result.finished
+    assert result.rows[1].speedup.value == pytest.approx(2.0)
+    assert result.rows[1].verdict == "faster"
+
+
+def program(column: int, slots: int, seconds: float) -> list[Event]:
+    events: list[Event] = [started(column)]
+    for _ in range(slots):
+        events.append(Fed(column, 5, [["fixed", "a given text: "]], 0.01))
+        events.append(step(column, [1], seconds))
+    return [*events, Finished(column, "end of program", [])]
+
+
+def test_a_program_is_measured_in_characters_with_its_prompt() -> None:
+    result = raced("kv no_reuse", *program(0, 10, 0.1), *program(1, 10, 0.39))
+    assert result.unit == "character"
+    assert result.moment == pytest.approx(1.1)
+    assert result.rows[1].speedup.value == pytest.approx(0.28, abs=0.03)
+
+
+def test_progress_begins_with_the_first_token_and_only_grows() -> None:
+    board = board_of("kv", *written(0, LONG_PAIRS, 0.1))
+    commits = progress_of(board.scores[0], "token")
+    assert (commits[0].clock, commits[0].tokens) == (0, 0)
+    assert sum(commit.tokens for commit in commits) == 60
+    assert all(a.clock < b.clock for a, b in pairwise(commits))
+    assert progress_of(Scoreboard(board.columns).scores[0], "token") == []
