@@ -26,9 +26,16 @@ JOIN, RACE = "gradio_api/queue/join", "gradio_api/call/race"
 
 
 @pytest.fixture(scope="module")
-def address() -> Iterator[str]:
+def app() -> Iterator[str]:
     with served() as found:
         yield found
+
+
+@pytest.fixture
+def address(app: str) -> Iterator[str]:
+    yield app
+    with httpx.Client(base_url=app, timeout=60) as client:
+        result(client, "finish")  # what a test that fails leaves behind
 
 
 @contextmanager
@@ -89,6 +96,17 @@ def test_five_browsers_get_their_turns_and_one_has_two_waiting_races(address: st
         result(first, "finish")
         assert all("ended" in last(client, event) for client, event in races)
         assert result(first, "race", "later") == "later ended"
+
+
+def test_what_a_race_yields_streams_through(address: str) -> None:
+    with (
+        httpx.Client(base_url=address, timeout=60) as client,
+        client.stream("GET", f"{RACE}/{begun(client, 'endless')}") as answer,
+    ):
+        lines = (line for line in answer.iter_lines() if line.startswith("data"))
+        assert "endless runs" in next(lines)
+        result(client, "finish")
+        assert "endless ended" in list(lines)[-1]
 
 
 def test_a_program_without_a_cookie_has_two_waiting_races_a_session(address: str) -> None:
