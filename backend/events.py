@@ -20,7 +20,7 @@ Reason = Literal[
     "end of text",
     "stop string",
     "token limit",
-    "column limit",
+    "photo finish",
     "context full",
     "end of program",
     "end of GPU time",

@@ -72,7 +72,7 @@ class TakeMemory(Deed):
     width: int = 2
 
     def run(self, models: LoadedModels, emit: Emit, stopped: Stopped) -> None:
-        emit(Finished(0, "column limit", []))
+        emit(Finished(0, "token limit", []))
         before = resource.getrlimit(resource.RLIMIT_AS)
         resource.setrlimit(resource.RLIMIT_AS, (psutil.Process().memory_info().vms, before[1]))
         try:

@@ -109,8 +109,8 @@ FORMS: list[tuple[dict[str, Any], str]] = [
         "Line 1 of the line-up: Lookahead: Seeded is 'maybe'; it must be true or false.",
     ),
     (
-        {"lineup": "stateless:limit=0"},
-        "Line 1 of the line-up: Stateless: Limit is 0; it must lie between 1 and 4096.",
+        {"lineup": "speculative:k=0"},
+        "Line 1 of the line-up: Speculative: k is 0; it must lie between 1 and 16.",
     ),
     (
         {"lineup": "grammar:grammar=own"},

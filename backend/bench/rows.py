@@ -18,7 +18,6 @@ from backend.errors import DerbyError
 from backend.results.figures import figure
 from backend.results.metrics import Score
 from backend.results.scoreboard import Scoreboard
-from backend.strategies.column import Column
 from backend.untrusted import UntrustedError, read_json
 
 #: Bytes and JSON values of the longest row: some turns of twelve columns, each of which may have
@@ -105,20 +104,20 @@ def row_of(
 def _turn(board: Scoreboard, public: Callable[[str], str]) -> tuple[Figures | Reason, ...]:
     base = board.scores[0]
     return tuple(
-        figures_of(column, base, score)
+        figures_of(base, score)
         if base.steps and score.steps and not (base.message or score.message)
         else public(score.message)[:2_000]
-        for column, score in zip(board.columns, board.scores, strict=True)
+        for score in board.scores
     )
 
 
-def figures_of(column: Column, base: Score, score: Score) -> Figures:
+def figures_of(base: Score, score: Score) -> Figures:
     """What a column's run says beside the baseline's on the same prompt."""
     ttft, tpot, tokens_per_forward, mask = (
         _rounded(figure(name).value(score, base))
         for name in ("ttft", "tpot", "tokens_per_forward", "mask_wait")
     )
-    limit = column.limit or len(base.tokens)
+    until = len(score.tokens if score.reason == "photo finish" else base.tokens)
     alike = score.tokenizer == base.tokenizer  # else a token's id means something else
     agreed, compared = score.agreement_with(base)
     rest = score.parts.get("rest", 0.0) / max(score.steps, 1) * 1e3
@@ -135,7 +134,7 @@ def figures_of(column: Column, base: Score, score: Score) -> Figures:
         agreed=agreed,
         compared=compared,
         overhead=_rounded(rest) if score.parts else None,
-        equal=score.tokens == base.tokens[:limit] if alike else score.text == base.text,
+        equal=score.tokens == base.tokens[:until] if alike else score.text == base.text,
         clock=score.clock,
     )
 

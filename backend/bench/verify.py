@@ -106,7 +106,9 @@ def _run(
     verdicts: list[tuple[str, str]] = []
     equal = True
     for index, (column, score) in enumerate(zip(columns, board.scores, strict=True)):
-        same = score.state == "done" and score.tokens == base.tokens[: column.limit or None]
+        early = score.reason == "photo finish"
+        expected = base.tokens[: len(score.tokens)] if early else base.tokens
+        same = score.state == "done" and score.tokens == expected
         equal &= same
         said = "equal" if same else score.message or verdict(board, index)
         verdicts.append((column.label, said))

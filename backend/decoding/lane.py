@@ -14,7 +14,8 @@ class Lane:
     It does its work inside `next(events)`, when the scheduler gives it the turn; once the race is
     stopped it computes nothing more and ends. One that cannot be held runs `alone`, behind the
     others: None is where no event has come for a moment. One that is not `ready` loads its model on
-    its first turn, while no clock runs.
+    its first turn, while no clock runs. `finishes`: its end is a photo finish; `ends_early`: it
+    ends at the photo finish.
     """
 
     column: int
@@ -22,4 +23,16 @@ class Lane:
     clock: Clock = field(default_factory=Clock)
     alone: bool = False
     ready: bool = True
-    wrote: bool = False  # a token at least
+    finishes: bool = False
+    ends_early: bool = False
+    first_token: float | None = None  # what its clock read then; None: it has written nothing
+
+    @property
+    def wrote(self) -> bool:
+        """True once it has written a token."""
+        return self.first_token is not None
+
+    @property
+    def decoding(self) -> float:
+        """Seconds on its clock behind its first token; -1 before that."""
+        return -1.0 if self.first_token is None else self.clock.seconds - self.first_token

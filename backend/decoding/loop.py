@@ -57,7 +57,6 @@ class Parts:
     drafter: Drafter = field(default_factory=Drafter)
     constraint: Constraint = field(default_factory=Constraint)
     cache: bool = True
-    limit: int = 0  # stop the column after so many tokens; 0: the request's limit alone
     positions: int = 1 << 31  # tokens that the context may hold
     costs: Costs = UNKNOWN_COSTS  # is told of every pass
     stopped: Callable[[], bool] = lambda: False
@@ -109,8 +108,7 @@ class Answer:
         self._column = column
         self._request = request
         self._parts = parts
-        self._own_limit = 0 < parts.limit < request.max_new_tokens
-        self._room = parts.limit if self._own_limit else request.max_new_tokens
+        self._room = request.max_new_tokens
         self._first = True
         self._rows = 0  # rows computed since the last step
         self._last_origin: Origin = "sampled"
@@ -284,7 +282,7 @@ class Answer:
         elif self.text.stopped:
             self.reason = "stop string"
         elif self._room <= 0:
-            self.reason = "column limit" if self._own_limit else "token limit"
+            self.reason = "token limit"
 
     def _end_with_constraint(self) -> None:
         if self.reason is None and self._parts.constraint.finished():

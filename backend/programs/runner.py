@@ -97,7 +97,7 @@ class _Runner:
         length = sum(len(encode(n.text)) for n in program.nodes[1:] if isinstance(n, Text))
         length += sum(n.max_tokens for n in program.nodes if isinstance(n, Gen))
         request = replace(self.request, max_new_tokens=max(1, length), stop=(), ignore_eos=True)
-        parts = replace(self.parts, limit=0, constraint=Constraint())
+        parts = replace(self.parts, constraint=Constraint())
         answer = Answer(self.column, self.context, request, parts)
         yield from answer.run()
         last = answer.finish()
@@ -201,7 +201,7 @@ class _Runner:
             if slot.temperature is not None:
                 sampling = replace(sampling, temperature=slot.temperature)
         request = replace(self.request, max_new_tokens=limit, stop=stop, sampling=sampling)
-        return request, replace(parts, constraint=constraint, sampler=Sampler(sampling), limit=0)
+        return request, replace(parts, constraint=constraint, sampler=Sampler(sampling))
 
     def _settle(self, answer: Answer, healed: str) -> str:
         """Cut the context back to whole tokens of the slot's value, and return the value."""

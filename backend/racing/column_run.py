@@ -166,7 +166,6 @@ class _LocalRun:
                 drafter,
                 constraint,
                 cache=column.strategy.keeps_cache,
-                limit=column.limit,
                 positions=positions,
                 costs=self._loading.costs(target),
                 stopped=self._stopped,
@@ -238,7 +237,7 @@ class _LocalRun:
         place = Place(run.visitor, run.index, role, engine, layers)
         kept = bool(run.visitor) and column.cache == SESSION
         session = opened.enter_context(sessions.session(place, prompt, kept=kept))
-        session.reserve(len(prompt) + (column.limit or self._request.max_new_tokens))
+        session.reserve(len(prompt) + self._request.max_new_tokens)
         if run.restore_cache is not None and role == "target" and column.strategy.keeps_cache:
             stored = read_cache(run.restore_cache, engine)
             session.truncate(0)

@@ -13,7 +13,7 @@ from backend.racing.column_run import ColumnRun
 from backend.racing.ledger import Ledger
 from backend.racing.loading import Loading
 from backend.racing.models import LoadedModels
-from backend.racing.schedule import interleave
+from backend.racing.schedule import PhotoFinish, interleave
 from backend.strategies.column import Column
 from backend.text import takes_chats
 from backend.types import ModelSpec, Request
@@ -27,7 +27,8 @@ class Race:
     may be used and are kept; "": nobody's. Of columns that keep a cache, `saved_column` writes its
     own into the file `save_cache` when it ends, and all begin with what is in `restore_cache`.
     `first`: the columns run alone, one after another, this one first; None: they take turns, and
-    those that cannot be held run after them.
+    those that cannot be held run after them. A column without a cache ends at the photo finish, and
+    so runs last where columns run alone.
     `raw_allowed`: a target without a chat template gets the prompt as it is.
     """
 
@@ -71,18 +72,33 @@ class Race:
         first, *later = loading.batches(self.columns, self.target)
         self._load(first, loading)
         fitting = self._fitting(loading)
-        lanes = {index: fitting.lane(index, loading, stopped) for index in first}
+        finish, lanes = PhotoFinish(), dict[int, Lane]()
+
+        def ends(index: int) -> bool:
+            return stopped() or finish.ends(lanes[index])
+
+        for index in first:
+            lanes[index] = fitting.lane(index, loading, partial(ends, index))
         for batch in later:
             load = cache(partial(self._load, batch, loading))
-            lanes |= {index: fitting.later(index, load, loading, stopped) for index in batch}
+            for index in batch:
+                lanes[index] = fitting.later(index, load, loading, partial(ends, index))
+        for index, lane in lanes.items():
+            lane.finishes = self._writes_plain_text(self.columns[index])
+            lane.ends_early = not self.columns[index].strategy.keeps_cache
         ledger = Ledger()
         for group in self._groups([lanes[index] for index in range(len(self.columns))]):
-            for event in interleave(group, stopped):
+            for event in interleave(group, stopped, finish=finish):
                 emit(event)
                 if (found := ledger.turned()) is not None:
                     emit(found)
         raw = fitting is not self
         emit(replace(ledger.conditions(), loaded=models.loads - loads, cold=models.cold, raw=raw))
+
+    def _writes_plain_text(self, column: Column) -> bool:
+        """True if it promises the text of plain decoding on the race's target."""
+        alike = column.target(self.target) == self.target
+        return alike and column.lossless and column.keeps_text(self.request.sampling.temperature)
 
     def _fitting(self, loading: Loading) -> "Race":
         """This race, raw if that is allowed and the target has no chat template."""
@@ -132,4 +148,5 @@ class Race:
         if self.first is None:
             alone = [[lane] for lane in lanes if lane.alone]
             return [[lane for lane in lanes if not lane.alone], *alone]
-        return [[lane] for lane in (*lanes[self.first :], *lanes[: self.first])]
+        order = (*lanes[self.first :], *lanes[: self.first])
+        return [[lane] for lane in sorted(order, key=lambda lane: lane.ends_early)]

@@ -5,10 +5,12 @@ real race in slow motion, and a column's own clock never sees another column.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import inf
 
 from backend.decoding.lane import Lane
 from backend.errors import explain
-from backend.events import Event, Failed, Finished, Step, failures
+from backend.events import CUT_SHORT, Event, Failed, Finished, Step, failures
 
 #: An engine that has just computed another number of rows for another column is slower for one
 #: pass (by 2-3 ms of 18 on the OpenVINO CPU plugin). A turn of a few steps shares that out, and is
@@ -20,29 +22,46 @@ TURN = 0.06
 READING = 3.0
 
 
+@dataclass
+class PhotoFinish:
+    """The first end of a lane that `finishes`, in seconds of its own clock behind its first token;
+    inf: none has ended.
+    """
+
+    seconds: float = inf
+
+    def ends(self, lane: Lane) -> bool:
+        """True if the lane is to write no more."""
+        return lane.ends_early and lane.decoding >= self.seconds
+
+
 def interleave(
-    lanes: Sequence[Lane], stopped: Callable[[], bool], turn: float = TURN
+    lanes: Sequence[Lane],
+    stopped: Callable[[], bool],
+    turn: float = TURN,
+    finish: PhotoFinish | None = None,
 ) -> Iterator[Event]:
     """Merge the lanes' events: `turn` seconds of a lane's own time at a time, one step at least. A
     lane's first turns are longer, up to `READING`, and the one in which it writes its first token
     ends with that. A lane that is not ready has its turn when those that are have written their
-    first tokens, which then wait until it has caught up.
+    first tokens, which then wait until it has caught up. The ends of lanes that finish move
+    `finish`; a lane that stops because it has come to that says so.
 
     A lane that raises fails alone, with a sentence. Once `stopped()` is true every lane ends as
     "stopped": one that has written ends by itself, with the text that it had held back. All lanes
     are closed in the end, come what may.
     """
-    running = list(lanes)
+    running, finish = list(lanes), finish or PhotoFinish()
     lane, began = None, 0.0
     try:
         while running and not stopped():
             if lane not in running or lane.clock.seconds - began >= _turn(lane, turn):
                 lane = _next(running)
                 began = lane.clock.seconds
-            yield from _advance(lane, running)
+            yield from _advance(lane, running, finish)
         for each in tuple(running):
             while each.wrote and each in running:
-                yield from _advance(each, running)
+                yield from _advance(each, running, finish)
         for each in running:
             yield Finished(each.column, "stopped", [])
     finally:
@@ -63,7 +82,7 @@ def _next(running: Sequence[Lane]) -> Lane:
     return min(among, key=lambda lane: lane.clock.seconds)
 
 
-def _advance(lane: Lane, running: list[Lane]) -> Iterator[Event]:
+def _advance(lane: Lane, running: list[Lane], finish: PhotoFinish) -> Iterator[Event]:
     """The lane's next event, if there is one; a lane that has ended runs no more."""
     ended = False
     try:
@@ -78,8 +97,14 @@ def _advance(lane: Lane, running: list[Lane]) -> Iterator[Event]:
         # Now, not on its next turn: a stop in between would end the lane a second time.
         running.remove(lane)
         _close(lane)
+    if isinstance(event, Step) and not lane.wrote:
+        lane.first_token = lane.clock.seconds
+    if isinstance(event, Finished):
+        if event.reason == "stopped" and finish.ends(lane):
+            event = replace(event, reason="photo finish")
+        if event.reason not in CUT_SHORT and lane.finishes and lane.wrote:
+            finish.seconds = min(finish.seconds, lane.decoding)
     if event is not None:
-        lane.wrote = lane.wrote or isinstance(event, Step)
         yield event
 
 

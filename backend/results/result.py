@@ -144,7 +144,7 @@ def _photo_finish(board: Scoreboard, progress: Sequence[Sequence[Commit]]) -> fl
         progress[i][-1].clock
         for i, score in enumerate(board.scores)
         if score.state == "done"
-        and score.reason != "column limit"
+        and score.reason != "photo finish"
         and progress[i]
         and (i == base or (_promises_text(board, i) and sameness(board, i) != "changed"))
     ]

@@ -224,15 +224,13 @@ def time_left(board: Scoreboard, goal: int) -> str:
     finish = photo_finish(board)
     goal, least = (finish.length, SURE) if finish else (goal, SOON)
     total, names = 0.0, list[str]()
-    for index, (column, score) in enumerate(zip(board.columns, board.scores, strict=True)):
+    for index, score in enumerate(board.scores):
         if score.state in ENDED:
             continue
         if not score.tpot or score.fed:
             return ""
         names.append(board.name(index))
         tokens = goal - score.length
-        if column.limit:
-            tokens = min(tokens, column.limit - score.length)
         total += max(0, tokens) * score.tpot
     if total < least:
         return ""

@@ -21,14 +21,10 @@ from backend.strategies.settings import (
     ModelChoice,
     Name,
     Setting,
-    WholeNumber,
     grammar_choice,
 )
 from backend.types import ModelSpec
 from backend.untrusted import read_as
-
-#: The most tokens that a column may be limited to on its own.
-MAX_LIMIT = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,11 +186,6 @@ class Column:
         return self.settings().get("grammar")
 
     @property
-    def limit(self) -> int:
-        """Tokens after which the column stops; 0: the request's limit alone."""
-        return self.settings().get("limit", 0)
-
-    @property
     def cache(self) -> str:
         """Where the column's KV cache begins: "fresh" or "session"."""
         return self.settings().get("cache", FRESH)
@@ -233,14 +224,9 @@ def settings_of(strategy: Strategy) -> dict[str, Setting]:
     """All settings of a strategy's columns by name: its own, then those of every local column."""
     fields: list[Setting] = list(strategy.settings)
     if strategy.ours:
-        fields.append(CACHE if strategy.keeps_cache else _limit(strategy))
+        fields += [CACHE] if strategy.keeps_cache else []
         fields.append(grammar_choice(shipped().get(strategy.grammar)))
     return {field.name: field for field in fields}
-
-
-def _limit(strategy: Strategy) -> Setting:
-    text = "The column stops after this many tokens, because each one takes longer."
-    return WholeNumber("limit", "Limit", text, strategy.limit, 1, MAX_LIMIT)
 
 
 def default_column(name: str) -> Column:

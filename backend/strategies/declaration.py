@@ -21,7 +21,7 @@ from backend.types import ModelSpec
 Values = Mapping[str, Any]
 
 #: What every local column has, beside its strategy's own settings.
-TAKEN = {"cache", "grammar", "limit", "model", "engine", "precision", "device"}
+TAKEN = {"cache", "grammar", "model", "engine", "precision", "device"}
 
 
 #: What a column's drafter needs loaded: a trained head's file, a model, what opens a network that
@@ -82,7 +82,7 @@ class Strategy:
     that `tune` tries. keeps_text: whether the text is the plain one's at any temperature, and not
     only drawn from the same distribution.
 
-    keeps_cache: False computes the whole text again for every token, `limit` tokens at most.
+    keeps_cache: False computes the whole text again for every token, up to the photo finish.
     constrained: its grammar setting has a default of its own. restart: every slot of a program
     begins with an empty cache. single: a program's text is generated as a whole instead of fed.
     library: what decodes in place of our loop; None: our loop does.
@@ -102,7 +102,6 @@ class Strategy:
     verified: tuple[str, ...] = ("",)
     candidates: tuple[Candidate, ...] = ()
     keeps_cache: bool = True
-    limit: int = 0
     grammar: str = ""
     restart: bool = False
     single: bool = False

@@ -12,8 +12,6 @@ STATELESS = Strategy(
     gist="Rereads everything for each token",
     equivalent=lambda _values: Equivalent(missing="decoding without a cache", instead="KV reuse"),
     keeps_cache=False,
-    limit=12,
-    verified=("limit=24",),
 )
 
 KV_REUSE = Strategy(

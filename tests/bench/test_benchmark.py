@@ -245,7 +245,7 @@ def clocked(column: int, seconds: list[float]) -> Score:
     return score
 
 
-BASE = Measured("KV reuse", "any", 0, figures_of(parse_column("kv"), *[clocked(0, [1.0] * 9)] * 2))
+BASE = Measured("KV reuse", "any", 0, figures_of(*[clocked(0, [1.0] * 9)] * 2))
 
 
 def compared(column: str, texts: str, pairs: list[tuple[Score, Score]]) -> ColumnResult:
@@ -253,7 +253,7 @@ def compared(column: str, texts: str, pairs: list[tuple[Score, Score]]) -> Colum
     given = replace(plan(), prompts=tuple(Prompt("any", text) for text in texts))
     (result,) = results(
         [
-            Measured(column, job.category, job.prompt, figures_of(parse_column(column), *pair))
+            Measured(column, job.category, job.prompt, figures_of(*pair))
             for job, pair in zip(given.jobs, pairs, strict=True)
         ]
     )

@@ -101,7 +101,7 @@ def turns_of(given: Plan, number: int) -> tuple[list[Race], list[Scoreboard]]:
 
 def test_every_turn_is_asked_on_what_kv_reuse_answered_before() -> None:
     """Of all columns, also of one that wrote less; each reads the whole chat."""
-    given = plan("lookup", "stateless:limit=4")
+    given = plan("lookup", "stateless")
     races, boards = turns_of(given, 2)
     answers = [board.scores[0].text for board in boards]
     asked = [race.request.prompt for race in races]

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.model
 
 OPENVINO, CODES, TORCH = ModelSpec(), ModelSpec(precision="int4-exact"), ModelSpec(engine="torch")
 DRAFTING = ("speculative", "speculative:draft=int4,k=3", "speculative:promise=distribution")
-FAMILIES = tuple(map(parse_column, ("kv", "stateless:limit=6", *DRAFTING, "lookahead", "lookup")))
+FAMILIES = tuple(map(parse_column, ("kv", "stateless", *DRAFTING, "lookahead", "lookup")))
 ALL = verified_columns()
 COLD, WARM = Sampling(), Sampling(0.9)
 

@@ -191,7 +191,7 @@ def test_one_token_at_a_time_plain_columns_run_and_others_say_so(models: Models,
     assert engine.capabilities.one_token
     target = ModelSpec(str(models.folder(name)), "torch")
     drafting = ("lookup", "speculative", "lookahead")
-    columns = tuple(map(parse_column, ("kv", "stateless:limit=12", "grammar", *drafting)))
+    columns = tuple(map(parse_column, ("kv", "stateless", "grammar", *drafting)))
     board = Scoreboard(columns)
     race = Race(Request(PROMPTS["short"].decode(), NEW_TOKENS, chat=False), columns, target)
     race.run(LoadedModels(idle_warm_up=True), board.add, lambda: False)

@@ -27,7 +27,7 @@ from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.scoreboard import Scoreboard
 from backend.results.sentences import headline
-from backend.strategies.column import parse_column
+from backend.strategies.column import OwnModel, parse_column
 from backend.text import ByteTokenizer
 from backend.types import ModelSpec, Proposal, Request, Sampling
 
@@ -49,14 +49,16 @@ def play(
     engines: LoadedModels | None = None,
     **asked: object,
 ) -> tuple[Scoreboard, list[Event]]:
-    chosen = tuple(map(parse_column, columns))
+    # On models of their own none is at the photo finish, at which Stateless would end.
+    own = OwnModel(target.name, target.engine, target.precision, target.device)
+    chosen = tuple(parse_column(column).on(own) for column in columns)
     board, events = Scoreboard(chosen), list[Event]()
 
     def emit(event: Event) -> None:
         events.append(event)
         board.add(event)
 
-    race = Race(Request(program, 64, **asked), chosen, target)  # type: ignore[arg-type]
+    race = Race(Request(program, 64, **asked), chosen, ModelSpec("-"))  # type: ignore[arg-type]
     run_to_end(race, engines or LoadedModels(), emit, lambda: False)
     assert not [s.message for s in board.scores if s.state == "failed"]
     return board, events

@@ -199,14 +199,14 @@ def test_a_race_that_waits_can_be_stopped(host: Host) -> None:
 def test_a_worker_that_dies_fails_the_running_columns_with_the_cause(
     worker: ProcessHost, death: signal.Signals
 ) -> None:
-    stateless = parse_column("stateless:limit=1")
+    short = parse_column("grammar:grammar=date")
     seen: list[Event] = []
-    for event in worker.stream(replace(ENDLESS, columns=(stateless, *COLUMNS[1:4])), never):
+    for event in worker.stream(replace(ENDLESS, columns=(short, *COLUMNS[1:4])), never):
         seen.append(event)
         if isinstance(event, Finished):  # the others have thousands of tokens to go
             os.kill(worker.pid, death)
     found = ends(seen)
-    assert found.pop(0) == Finished(0, "column limit", [])
+    assert found.pop(0) == Finished(0, "end of text", [])
     assert sorted(found) == [1, 2, 3]
     for event in found.values():
         assert isinstance(event, Failed)

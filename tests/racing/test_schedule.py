@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from math import inf
 
 import pytest
 from boards import step
@@ -12,7 +13,7 @@ from backend.decoding.clock import Clock
 from backend.decoding.lane import Lane
 from backend.errors import DerbyError
 from backend.events import Event, Failed, Finished, Prefilled, Step
-from backend.racing.schedule import READING, interleave
+from backend.racing.schedule import READING, PhotoFinish, interleave
 
 DURATIONS = st.lists(
     st.lists(st.integers(1, 50).map(lambda n: n / 8), min_size=1, max_size=12),
@@ -191,7 +192,7 @@ def test_a_lane_that_cannot_be_closed_does_not_keep_the_others_open(
     for taken in (1, 2):
         columns = [Stuck(0, []), Column(1, [1.0])]
         lanes = [column.lane() for column in columns]
-        lanes[0].wrote = True  # its turn is over at once
+        lanes[0].first_token = 0.0  # its turn is over at once
         stream = interleave(lanes, never, turn=0)
         seen = [next(stream) for _ in range(taken)]
         columns[1].clock.seconds -= 1
@@ -201,6 +202,39 @@ def test_a_lane_that_cannot_be_closed_does_not_keep_the_others_open(
         assert not any(isinstance(event, Failed) for event in seen)
         assert "internal error" in caplog.text
         caplog.clear()
+
+
+@given(DURATIONS.filter(lambda all_: len(all_) > 1), st.data())
+def test_a_lane_that_ends_early_does_so_at_the_first_end_of_one_that_finishes(
+    durations: list[list[float]], data: st.DataObject
+) -> None:
+    """By the clocks since their first tokens, whether lanes take turns or run one by one."""
+    finishing = data.draw(st.sets(st.integers(1, len(durations) - 1)))
+    columns = [Column(i, times) for i, times in enumerate(durations)]
+    ends = [sum(times[2:]) for times in durations]
+    finish = min((ends[i] for i in finishing if len(durations[i]) > 1), default=inf)
+    alone = data.draw(st.booleans())
+    lanes = [column.lane() for column in columns]
+    for i in finishing:
+        lanes[i].finishes = True
+    lanes[0].ends_early = True
+    photo = PhotoFinish()
+    columns[0].stopped = lambda: photo.ends(lanes[0])
+    groups = [[lane] for lane in (*lanes[1:], lanes[0])] if alone else [lanes]
+    events = [event for group in groups for event in interleave(group, never, finish=photo)]
+    assert photo.seconds == finish
+    own = [event for event in events if getattr(event, "column", -1) == 0]
+    wrote = sum(isinstance(event, Step) for event in own)
+    if own[-1] == Finished(0, "photo finish", HELD_BACK):
+        assert sum(durations[0][2 : 1 + wrote]) >= finish, "all figures are of that moment"
+        assert columns[0].closed
+    else:
+        assert own == list(Column(0, durations[0]).events())
+    if alone and len(durations[0]) > 2 and sum(durations[0][2:-1]) >= finish:
+        assert own[-1] == Finished(0, "photo finish", HELD_BACK)
+        assert wrote == 1 or sum(durations[0][2:wrote]) < finish, "not a step more"
+    rest = [event for event in events if getattr(event, "column", -1) > 0]
+    assert sum(isinstance(event, Finished) for event in rest) == len(columns) - 1
 
 
 def test_a_clock_that_runs_across_a_yield_is_refused() -> None:

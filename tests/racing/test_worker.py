@@ -144,7 +144,7 @@ def test_a_worker_that_cannot_start_is_started_again_by_a_race_alone(
 def test_a_column_that_lacks_memory_fails_alone_with_a_sentence(host: ProcessHost) -> None:
     ended = run(host, TakeMemory())
     before = host.pid
-    assert ended.pop(0) == Finished(0, "column limit", [])
+    assert ended.pop(0) == Finished(0, "token limit", [])
     assert isinstance(ended[1], Failed)
     assert "memory ran out" in ended[1].message
     assert run(host, Deed()) == DONE

@@ -262,8 +262,6 @@ def test_how_long_a_race_may_take_is_told_roundly() -> None:
     assert time_left(board, 30) == "", "of the last seconds, guesses would be half"
     board.add(Finished(0, "stopped", []))
     assert time_left(board, 71) == "up to 30 s left for Prompt lookup"
-    short = board_of("stateless:limit=12", started(0), *[step(0, [t], 25.0) for t in range(11)])
-    assert time_left(short, 8192) == "up to 25 s left"
     late = board_of("kv lookup", *written(0, SINGLE, 0.5), started(1))
     for token in range(3):
         late.add(step(1, [token], 2.0))
@@ -289,7 +287,7 @@ def test_a_column_that_runs_although_it_does_not_pay_or_gave_up_says_so(*, plain
 def test_a_shorter_column_is_compared_over_the_tokens_that_it_wrote() -> None:
     """Stateless stops early, while a token of it takes longer and longer."""
     slow = [step(1, [t], 0.1 * t) for t in range(1, 10)]
-    short = [started(1), step(1, [0], 1.0), *slow, Finished(1, "column limit", [])]
+    short = [started(1), step(1, [0], 1.0), *slow, Finished(1, "photo finish", [])]
     board = board_of("kv stateless", *written(0, LONG, 0.1), *short)
     assert board.speedup(1) == pytest.approx(0.2)
     assert (
@@ -299,7 +297,7 @@ def test_a_shorter_column_is_compared_over_the_tokens_that_it_wrote() -> None:
     # Its interval was of the time in which both ran, in which its tokens were cheaper: 0.31 (0.26
     # to 0.36), where its tokens took four times as long.
     slow = [step(1, [t], 0.1 + 0.02 * t, rows=20 + t) for t in range(1, 33)]
-    short = [started(1), step(1, [0], 1.0), *slow, Finished(1, "column limit", [])]
+    short = [started(1), step(1, [0], 1.0), *slow, Finished(1, "photo finish", [])]
     gain = board_of("kv stateless", *written(0, [[t] for t in range(96)], 0.1), *short).gain(1)
     assert gain.value == pytest.approx(3.2 / sum(0.1 + 0.02 * t for t in range(1, 33)))
     assert gain.known

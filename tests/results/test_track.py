@@ -106,7 +106,7 @@ def test_a_column_that_stops_by_design_does_not_finish_first() -> None:
     """Stateless writes a few tokens by its own setting; reaching them is no finish. It had a place
     in one race and none in another, as it stopped after the winner or before.
     """
-    short = [started(0), *[step(0, [i], 0.01) for i in range(3)], Finished(0, "column limit", [])]
+    short = [started(0), *[step(0, [i], 0.01) for i in range(3)], Finished(0, "photo finish", [])]
     board = board_of("stateless kv", *short, *written(1, SINGLE, 0.1))
     finish = photo_finish(board)
     assert finish is not None

@@ -202,12 +202,11 @@ def test_several_settings_at_once_leave_the_others_alone() -> None:
             "lookup:window=5",
             "Prompt lookup has no setting 'window'; it has auto, k, ngram, branches, cache",
         ),
-        ("kv:limit=5", "no setting 'limit'"),
         (
             "server@openvino:at=http://127.0.0.1:1",
             "Server runs on another machine: remove its engine",
         ),
-        ("stateless:cache=session", "Stateless has no setting 'cache'; it has limit"),
+        ("stateless:cache=session", "Stateless has no setting 'cache'; it has grammar"),
         ("kv:cache=mine", "KV reuse: Cache is 'mine'; choose from fresh"),
         ("lookahead:window", "'window' in column 'lookahead:window' is not a setting"),
         ("lookahead:window=", "whole number"),

@@ -41,7 +41,6 @@ def test_a_strategy_is_whole(strategy: Strategy) -> None:
     column = default_column(strategy.name)
     assert strategies()[strategy.name] is strategy is column.strategy
     assert len(strategy.description) > 40
-    assert (strategy.limit > 0) == (not strategy.keeps_cache)
     local = strategy.ours
     assert column.with_settings(column.settings()) == column, "its own settings change nothing"
     assert parse_column(strategy.name) == column
@@ -50,7 +49,6 @@ def test_a_strategy_is_whole(strategy: Strategy) -> None:
     assert str(column) == (f"@{column.settings()['at']}" if server else strategy.name)
     assert set(settings_of(strategy)) == set(column.settings())
     assert ("cache" in column.settings()) == (local and strategy.keeps_cache)
-    assert ("limit" in column.settings()) == (local and not strategy.keeps_cache)
     assert local <= ("grammar" in column.settings())
 
 
@@ -73,7 +71,6 @@ WHOLE = Strategy("ours", "Ours", "A way to decode.", (number(),))
         {"settings": (number(), number())},
         {"settings": (number("cache"),)},
         {"settings": (number("grammar"),)},
-        {"settings": (number("limit"),)},
         {"settings": (number("model"),)},
         {"settings": (number(default=10),)},
         {"settings": (number(default=0),)},

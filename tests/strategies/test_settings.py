@@ -179,15 +179,6 @@ def test_a_grammar_that_only_bears_a_shipped_ones_name_is_ones_own() -> None:
     assert parse_column(str(default_column("kv").with_settings({"grammar": forged})), forged)
 
 
-def test_a_limit_is_a_number_of_tokens() -> None:
-    stateless = default_column("stateless")
-    for limit in (1, 32, 4096):
-        assert stateless.with_settings({"limit": str(limit)}).limit == limit
-    for limit in (0, 4097, -1, "all", None):
-        with pytest.raises(DerbyError, match="Limit is"):
-            stateless.with_settings({"limit": limit})
-
-
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner),

@@ -37,7 +37,7 @@ USUAL = "\n".join(DEFAULT_COLUMNS)
 OWN = GrammarSource("regex", "a+", "my own")
 
 EXAMPLES = [
-    "stateless:limit=7",
+    "speculative:k=7",
     "kv",
     "kv@openvino/int8",
     "kv@torch/bf16/CUDA:model=llama",
@@ -332,7 +332,7 @@ def test_an_example_is_a_whole_race(example: Example) -> None:
     whole = {"no_reuse", "single"} & {column.name for column in columns}
     assert not whole or is_program(example.prompt), "yardsticks for programs alone"
     plain = [column for column in columns if column.grammar is None]
-    assert all(column.label == column.title for column in plain), "Stateless (limit=32)"
+    assert all(column.label == column.title for column in plain)
     Request(example.prompt, example.tokens)
 
 
