@@ -144,6 +144,21 @@ def prompt_tokens(tokenizer: Tokenizer, request: Request) -> list[int]:
     )
 
 
+def require_fits(prompt: int, context: int, most: int, scratch_depth: int = 0) -> None:
+    """Raise DerbyError unless a prompt of so many tokens leaves room for one more in a context that
+    holds `context`, and could be raised to `most`; `scratch_depth` of them are for lookahead.
+    """
+    over = prompt + 1 + scratch_depth - context
+    if over <= 0:
+        return
+    ahead = f" ({scratch_depth} of them for lookahead)" if scratch_depth else ""
+    raising = " or raise the context limit" if context < most else ""
+    raise DerbyError(
+        f"The prompt has {prompt:,} tokens and the context holds {context:,}{ahead}: shorten it by "
+        f"about {-(-over // 10) * 10:,} tokens{raising}."
+    )
+
+
 class HfTokenizer:
     """A fast tokenizer saved in a model folder."""
 

@@ -9,10 +9,9 @@ from time import perf_counter
 
 from backend.decoding.clock import Clock
 from backend.decoding.digits import rounded, rounded_value
-from backend.errors import DerbyError
 from backend.events import Event, Finished, Reason, Served, Started, Step
 from backend.libraries.library import Emit, LibraryModel, Part, Serving, Settings, StoppedError
-from backend.text import TextStream, prompt_tokens
+from backend.text import TextStream, prompt_tokens, require_fits
 from backend.types import Origin, Request
 
 #: Seconds after which a wait for a part lets the race look whether it was stopped.
@@ -149,11 +148,8 @@ class _Answer:
         if tokenizer is None:
             return Started(self._column, 0, name, "", parts, keeps_text)
         prompt = len(prompt_tokens(tokenizer, self._request))
-        if model.max_context and prompt >= model.max_context:
-            raise DerbyError(
-                f"The prompt has {prompt:,} tokens; the context holds {model.max_context:,}. "
-                "Shorten the prompt."
-            )
+        if model.max_context:
+            require_fits(prompt, model.max_context, model.max_context)
         return Started(self._column, prompt, name, tokenizer.fingerprint, parts, keeps_text)
 
     def event(self, part: Part | Serving, seconds: float) -> Event:

@@ -38,7 +38,7 @@ from backend.racing.sessions import Place, common_length
 from backend.strategies.column import Column
 from backend.strategies.declaration import DrafterInputs, Weights
 from backend.strategies.settings import SESSION
-from backend.text import prompt_tokens, require_same_vocabulary
+from backend.text import prompt_tokens, require_fits, require_same_vocabulary
 from backend.types import Layers, ModelSpec, Request
 
 
@@ -201,12 +201,7 @@ class _LocalRun:
         """Tokens that the context may hold. Raises DerbyError if the prompt alone fills it."""
         most, scratch_depth = self._target.capabilities.max_context, self._column.scratch_depth
         limit = min(self._request.context or most, most)
-        if prompt >= limit - scratch_depth:
-            ahead = f" ({scratch_depth} of them for lookahead)" if scratch_depth else ""
-            raise DerbyError(
-                f"The prompt has {prompt:,} tokens; the context holds {limit:,}{ahead}. "
-                "Shorten the prompt or raise the context limit."
-            )
+        require_fits(prompt, limit, most, scratch_depth)
         return limit - scratch_depth
 
     def _constraint(self, prompt: Sequence[int]) -> Constraint:

@@ -9,13 +9,14 @@ from pathlib import Path
 from backend.decoding.lane import Lane
 from backend.errors import DerbyError
 from backend.events import Event, Preparing
+from backend.programs.parser import is_program
 from backend.racing.column_run import ColumnRun
 from backend.racing.ledger import Ledger
 from backend.racing.loading import Loading
 from backend.racing.models import LoadedModels
 from backend.racing.schedule import PhotoFinish, interleave
 from backend.strategies.column import Column
-from backend.text import takes_chats
+from backend.text import prompt_tokens, require_fits, takes_chats
 from backend.types import ModelSpec, Request
 
 MAX_COLUMNS = 12
@@ -65,13 +66,16 @@ class Race:
 
         Each model is loaded once, off every clock: those that columns wait for one after another,
         while the columns before them show their first tokens. Raises DerbyError if the models
-        cannot all be kept; one that cannot be loaded fails its own columns.
+        cannot all be kept, or the target cannot hold the prompt; one that cannot be loaded fails
+        its own columns.
         """
         loads = models.loads
         loading = Loading(models, lambda text: emit(Preparing(text)))
         first, *later = loading.batches(self.columns, self.target)
         self._load(first, loading)
         fitting = self._fitting(loading)
+        if any(self._runs_on_target(self.columns[index]) for index in first):
+            self._require_fits(fitting.request, loading)
         finish, lanes = PhotoFinish(), dict[int, Lane]()
 
         def ends(index: int) -> bool:
@@ -97,8 +101,26 @@ class Race:
 
     def _writes_plain_text(self, column: Column) -> bool:
         """True if it promises the text of plain decoding on the race's target."""
-        alike = column.target(self.target) == self.target
-        return alike and column.lossless and column.keeps_text(self.request.sampling.temperature)
+        keeps = column.lossless and column.keeps_text(self.request.sampling.temperature)
+        return keeps and self._runs_on_target(column)
+
+    def _runs_on_target(self, column: Column) -> bool:
+        """True if it is on the race's target, and none that a library decodes."""
+        return column.strategy.ours and column.target(self.target) == self.target
+
+    def _require_fits(self, request: Request, loading: Loading) -> None:
+        """Raise DerbyError if no column on the race's target could write anything: each would say
+        so. What else is wrong is for the columns to tell.
+        """
+        if is_program(request.prompt):  # its text is fed slot by slot
+            return
+        try:
+            engine = loading.engine(self.target)
+            prompt = len(prompt_tokens(engine.tokenizer, request))
+        except Exception:
+            return
+        most = engine.capabilities.max_context
+        require_fits(prompt, min(request.context or most, most), most)
 
     def _fitting(self, loading: Loading) -> "Race":
         """This race, raw if that is allowed and the target has no chat template."""

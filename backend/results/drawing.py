@@ -36,10 +36,11 @@ class Drawer:
         """The race as it is now."""
         board, result = self._board, result_of(self._board)
         ended, started = board.ended, any(row.state != "queued" for row in result.rows)
+        status = board.preparing or headline(board, result)
         drawn: Drawing = {
             "race": self._race,
             "phase": "ended" if ended else "running" if started else "preparing",
-            "status": board.preparing or headline(board, result),
+            "status": status,
             "doubt": doubt(board, result),
             "noisy": result.doubt == "noisy",
             "unit": "character" if is_program(self._request.prompt) else "token",
@@ -47,11 +48,11 @@ class Drawer:
             "moment": result.moment,
             "finished": result.finished,
             "winner": result.winner,
-            "columns": [self._column(row, result) for row in result.rows],
+            "columns": [self._column(row, result, status) for row in result.rows],
         }
         return drawn | {"why": _why(board, result)} if ended else drawn
 
-    def _column(self, row: Row, result: Result) -> Drawing:
+    def _column(self, row: Row, result: Result, status: str) -> Drawing:
         column, score, interval = self._board.columns[row.column], row.score, row.speedup.interval
         self._extend(row.column, score, characters=result.unit == "character")
         return {
@@ -69,7 +70,7 @@ class Drawer:
             "text": row.text,
             "mark": mark(row),
             "beside": beside(row),
-            "message": row.message,
+            "message": row.message if row.message != status else "",  # said once
         }
 
     def _extend(self, index: int, score: Score, *, characters: bool) -> None:

@@ -98,15 +98,19 @@ LENGTH = len(f"User: {LONG}\nAnswer: ")
 
 
 @pytest.mark.parametrize("own_limit", [0, LENGTH], ids=["the model's", "the request's"])
-def test_a_prompt_too_long_names_its_length_and_the_limit(own_limit: int) -> None:
+def test_a_prompt_beyond_the_context_is_refused_once_with_a_remedy(own_limit: int) -> None:
     request = Request(LONG, max_new_tokens=60, context=own_limit)
     engines = loaded(max_context=4096 if own_limit else LENGTH)
-    events, board = raced([default_column("kv")], engines, request)
-    assert board.scores[0].message == (
-        f"The prompt has {LENGTH:,} tokens; the context holds {LENGTH:,}. "
-        "Shorten the prompt or raise the context limit."
+    columns = tuple(map(default_column, ("kv", "lookahead", "stateless")))
+    events = events_of(Race(request, columns, FAKE), engines)
+    raising = " or raise the context limit" if own_limit else ""
+    said = (
+        f"The prompt has {LENGTH:,} tokens and the context holds {LENGTH:,}: shorten it by about "
+        f"10 tokens{raising}."
     )
-    assert not any(isinstance(event, Started) for event in events)
+    assert [e for e in events if not isinstance(e, Preparing)] == [
+        Failed(i, said) for i in range(3)
+    ]
     assert engines.engines["fake"].forwards == 0
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from boards import LONG, LONG_PAIRS, board_of, started, step, written
 
-from backend.events import Event, Finished, Proposed
+from backend.events import Event, Failed, Finished, Proposed
 from backend.records.file import from_bytes
 from backend.records.record import board
 from backend.results.drawing import Drawer, drawing
@@ -107,3 +107,13 @@ def test_what_was_proposed_for_the_last_step_may_come_late() -> None:
     growing.add(TREE)
     growing.add(step(0, [4], 0.1))
     assert lines(drawer.draw(), 0)[1][3]["guesses"]
+
+
+def test_a_race_that_was_refused_says_so_once() -> None:
+    """Four cards had the same error."""
+    drawn = drawing(board_of("kv lookup", Failed(0, "Too long."), Failed(1, "Too long.")), REQUEST)
+    assert [drawn["status"], *(each["message"] for each in drawn["columns"])] == [
+        "Too long.",
+        "",
+        "",
+    ]
