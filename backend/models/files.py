@@ -3,6 +3,7 @@
 import hashlib
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,9 @@ BUILT_IN_TITLE = "SmolLM2-135M-Instruct"
 
 #: Names under which configs state how far sliding layers see (the second is GPT-Neo's).
 WINDOWS = ("sliding_window", "window_size")
+
+#: What titles stand for in this process.
+_titles: dict[str, str] = {}
 
 #: Blocks of 4 KB of a file that tell it from others.
 SAMPLES = 256
@@ -137,9 +141,22 @@ def model_folder(name: str, say: Say) -> Path:
     return folder
 
 
+def is_path(name: str) -> bool:
+    """True of a model's name that is a place on this machine."""
+    return name.startswith((".", "~")) or Path(name).is_absolute()
+
+
+def give_titles(titles: Mapping[str, str]) -> None:
+    """Have these names stand for those places or Hub ids in this process, from now on: what a page
+    offers has titles, and no sentence, event or record there holds a path.
+    """
+    _titles.update(titles)
+
+
 def _place(name: str, say: Say) -> Path:
     """The folder or file that a name other than the built-in model's stands for."""
-    if name.startswith((".", "~")) or Path(name).is_absolute():
+    name = _titles.get(name, name)
+    if is_path(name):
         return Path(name).expanduser().absolute()
     if HUB_ID.fullmatch(name):
         return hub_folder(name, say) / name.partition(":")[2]

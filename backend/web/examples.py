@@ -51,7 +51,16 @@ class Preset:
 def examples() -> tuple[Example, ...]:
     """All of them; the page opens with the first."""
     entries = json.loads(asset("examples.json"))
-    return tuple(Example(**entry | {"columns": tuple(entry["columns"])}) for entry in entries)
+    return tuple(
+        Example(
+            entry["label"],
+            entry["about"],
+            entry["prompt"],
+            tuple(entry["lineup"].split("\n")),
+            entry["tokens"],
+        )
+        for entry in entries
+    )
 
 
 def for_any_prompt(shown: Any, offer: Offer) -> Any:
@@ -74,7 +83,10 @@ def for_any_prompt(shown: Any, offer: Offer) -> Any:
 def presets() -> tuple[Preset, ...]:
     """All of them, whether they can be run here or not."""
     entries = json.loads(asset("presets.json"))
-    return tuple(Preset(**entry | {"lines": tuple(entry["lines"])}) for entry in entries)
+    return tuple(
+        Preset(entry["title"], entry["title"], entry["about"], tuple(entry["lineup"].split("\n")))
+        for entry in entries
+    )
 
 
 @cache

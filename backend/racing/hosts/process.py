@@ -11,16 +11,18 @@ import multiprocessing
 import signal
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from math import inf
 from multiprocessing.connection import Connection
 from queue import Empty, SimpleQueue
+from types import MappingProxyType
 from typing import Any
 
 from backend.errors import DerbyError, explain
 from backend.events import Event, Preparing, from_json, to_json
 from backend.grammar.grammars import GrammarCompiler, Grammars
 from backend.limits import PRIVATE, Limits
+from backend.models.files import give_titles
 from backend.processes import die_with_parent, spawn
 from backend.racing.commands import Command, all_stopped, ending, run_to_end
 from backend.racing.hosts.host import POLL, held
@@ -70,13 +72,15 @@ class Worker:
     `preparing` is what it does before it is `ready`; `death` what it died of, "" while it lives.
     """
 
-    def __init__(self, warm: tuple[ModelSpec, ...], limits: Limits) -> None:
+    def __init__(
+        self, warm: tuple[ModelSpec, ...], limits: Limits, titles: Mapping[str, str]
+    ) -> None:
         self.messages: SimpleQueue[Any] = SimpleQueue()
         self.ready = threading.Event()
         self.preparing, self.death = STARTING, ""
         context = multiprocessing.get_context("spawn")
         self._connection, self._theirs = context.Pipe()
-        arguments = (self._theirs, warm, limits)
+        arguments = (self._theirs, warm, limits, titles)
         self.process = context.Process(target=work, args=arguments, name="worker", daemon=True)
 
     def live(self, closed: threading.Event) -> None:
@@ -130,13 +134,20 @@ class Worker:
 
 
 class ProcessHost:
-    """`warm` are loaded whenever a worker starts, in that order. `limits` bound what it keeps."""
+    """`warm` are loaded whenever a worker starts, in that order. `limits` bound what it keeps, and
+    `titles` are names of models there, see `give_titles`.
+    """
 
-    def __init__(self, warm: tuple[ModelSpec, ...] = (), limits: Limits = PRIVATE) -> None:
+    def __init__(
+        self,
+        warm: tuple[ModelSpec, ...] = (),
+        limits: Limits = PRIVATE,
+        titles: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self._one_at_a_time = threading.Lock()
         self._closed = threading.Event()
         self._wanted = threading.Event()  # a worker, by a race
-        self._new = lambda: Worker(warm, limits)
+        self._new = lambda: Worker(warm, limits, dict(titles))
         self._worker = self._new()
         # The kernel ends a worker with the thread that started it: this one lasts.
         self._reader = threading.Thread(target=self._read, name="worker's reader", daemon=True)
@@ -234,7 +245,12 @@ class ProcessHost:
         self._reader.join()
 
 
-def work(connection: Connection, warm: tuple[ModelSpec, ...], limits: Limits) -> None:
+def work(
+    connection: Connection,
+    warm: tuple[ModelSpec, ...],
+    limits: Limits,
+    titles: Mapping[str, str],
+) -> None:
     """The life of a worker: load what is usually wanted, then carry out the commands that come,
     until the app closes its end or is gone.
 
@@ -244,6 +260,7 @@ def work(connection: Connection, warm: tuple[ModelSpec, ...], limits: Limits) ->
     die_with_parent()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it tells of every request
+    give_titles(titles)
     models = LoadedModels(idle_warm_up=True, grammars=Grammars(GRAMMAR_DEADLINE), limits=limits)
 
     def prepare(text: str) -> None:

@@ -1,0 +1,228 @@
+"""What a person or a program asks for, as one form, and the race that it makes. None of it is
+trusted.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, get_args
+from urllib.parse import urlencode
+
+from annotated_types import Len
+from pydantic import BaseModel, ConfigDict, Field
+
+from backend.errors import DerbyError, check_range
+from backend.grammar.sources import GrammarSource, Kind
+from backend.offer import Offer
+from backend.programs.parser import is_program, parse_program
+from backend.racing.race import Race
+from backend.racing.usual import usual_precision
+from backend.strategies.column import Column, parse_column, settings_of
+from backend.strategies.registry import strategies
+from backend.strategies.settings import OWN
+from backend.types import MAX_NEW_TOKENS, ModelSpec, Request, Sampling, Thinking
+from backend.untrusted import read_as
+
+_ASSETS = Path(__file__).resolve().parents[1] / "assets"
+
+MAX_STOPS, MAX_STOP = 16, 200
+
+#: Stands for the visitor's grammar while a line is read that names it.
+_ANY_OWN = GrammarSource("regex", "own", "my own")
+_NAMES_OWN = re.compile(rf"[:,]\s*grammar\s*=\s*{OWN}\s*(,|$)")
+
+KINDS = get_args(Kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A prompt, the line-up to race on it, `tokens` to write at most, and a line on what is to be
+    seen.
+    """
+
+    label: str
+    about: str
+    prompt: str
+    lineup: str
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A line-up that answers a question, and a line on what it shows."""
+
+    title: str
+    about: str
+    lineup: str
+
+
+def _read(name: str) -> Any:
+    return json.loads((_ASSETS / name).read_text(encoding="utf-8"))
+
+
+EXAMPLES = tuple(Example(**entry) for entry in _read("examples.json"))
+PRESETS = tuple(Preset(**entry) for entry in _read("presets.json"))
+
+
+class Form(BaseModel):
+    """A race as its settings, with the page's defaults. `lineup` has a column a line, in the
+    command line's words, `stop` a string a line. Of model, engine, precision and device "" is the
+    usual one.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    prompt: str = Field(default=EXAMPLES[0].prompt, title="The prompt")
+    lineup: Annotated[str, Len(0, 4_000)] = Field(default=EXAMPLES[0].lineup, title="The line-up")
+    max_new_tokens: int = Field(default=EXAMPLES[0].tokens, title="max new tokens")
+    temperature: float = Field(default=0.0, title="temperature")
+    top_k: int = Field(default=0, title="top-k")
+    top_p: float = Field(default=1.0, title="top-p")
+    min_p: float = Field(default=0.0, title="min-p")
+    repetition_penalty: float = Field(default=1.0, title="repetition penalty")
+    seed: int = Field(default=0, title="seed")
+    stop: Annotated[str, Len(0, MAX_STOPS * (MAX_STOP + 1))] = Field(
+        default="", title="The stop strings"
+    )
+    ignore_eos: bool = Field(default=False, title="fixed length")
+    chat: bool = Field(default=True, title="chat template")
+    context: int = Field(default=0, title="context limit")
+    thinking: Thinking = Field(default="", title="thinking")
+    top: int = Field(default=5, title="most likely tokens")
+    model: str = Field(default="", title="the model")
+    engine: str = Field(default="", title="the engine")
+    precision: str = Field(default="", title="the precision")
+    device: str = Field(default="", title="the device")
+    grammar_kind: Kind = Field(default="lark", title="The grammar kind")
+    grammar_text: str = Field(default='start: "yes" | "no"', title="The grammar")
+
+
+def read_form(values: Mapping[str, Any]) -> Form:
+    """The form that these values make. Raises DerbyError, in one sentence, for the first flaw."""
+    return read_as(Form, dict(values), "The form")
+
+
+def read_race(values: Mapping[str, Any] | Form, offer: Offer, visitor: str = "") -> Race:
+    """The race that a form asks for, with `visitor`'s sessions. Raises DerbyError, in one sentence,
+    for the first flaw.
+    """
+    form, limits = values if isinstance(values, Form) else read_form(values), offer.limits
+    check_range("max new tokens", form.max_new_tokens, 1, min(limits.tokens, MAX_NEW_TOKENS))
+    if len(form.prompt) > limits.prompt_characters:
+        raise DerbyError(
+            f"The prompt of {len(form.prompt):,} characters is too long: shorten it to "
+            f"{limits.prompt_characters:,}."
+        )
+    if is_program(form.prompt):
+        parse_program(form.prompt)  # a flaw in it is the prompt's, not each column's
+    target = _target(form, offer)
+    sampling = Sampling(
+        form.temperature,
+        form.top_k,
+        form.top_p,
+        form.seed,
+        form.min_p,
+        form.repetition_penalty,
+    )
+    request = Request(
+        form.prompt,
+        form.max_new_tokens,
+        sampling,
+        form.chat,
+        _stops(form.stop),
+        form.context,
+        thinking=form.thinking,
+        top=form.top,
+        ignore_eos=form.ignore_eos,
+    )
+    return Race(request, _columns(form, offer, target), target, visitor)
+
+
+def _target(form: Form, offer: Offer) -> ModelSpec:
+    engine = form.engine or offer.runtimes[0].engine
+    offer.require_place(engine, form.precision, form.device)
+    name = offer.require_model(form.model or offer.models[0])
+    spec = ModelSpec(
+        name, engine, form.precision, form.device or offer.options("device", engine)[0]
+    )
+    if form.precision:
+        return spec
+    chosen, _ = usual_precision(spec, lambda _: None)
+    return replace(spec, precision=chosen)
+
+
+def _columns(form: Form, offer: Offer, target: ModelSpec) -> tuple[Column, ...]:
+    pairs = enumerate(map(str.strip, form.lineup.split("\n")), start=1)
+    lines = [(number, line) for number, line in pairs if line]
+    if not 1 <= len(lines) <= offer.most_columns:
+        raise DerbyError(
+            f"The line-up has {len(lines)} columns; a race has 1 to {offer.most_columns} here."
+        )
+    columns: list[Column] = []
+    for number, line in lines:
+        try:
+            columns.append(_column(line, form, offer, target))
+        except DerbyError as error:
+            raise DerbyError(f"Line {number} of the line-up: {error}") from error
+    models = {column.target(target) for column in columns if column.strategy.loads}
+    if len(models) > offer.limits.models:
+        raise DerbyError(
+            f"The columns run on {len(models)} models; a race has {offer.limits.models} here: "
+            "remove some."
+        )
+    return tuple(columns)
+
+
+def _column(line: str, form: Form, offer: Offer, target: ModelSpec) -> Column:
+    own = bool(_NAMES_OWN.search(line))
+    column = parse_column(line, _ANY_OWN if own else None)
+    offer.require_column(column, target)
+    if not own:
+        return column
+    if column.strategy.library is not None and not offer.unlisted:
+        # Libraries compile it in this program's worker, where nothing could end them.
+        raise DerbyError("Libraries take no grammars of visitors here: choose one of the list.")
+    source = GrammarSource(form.grammar_kind, form.grammar_text, "my own")
+    return column.with_settings({"grammar": source})
+
+
+def _stops(text: str) -> tuple[str, ...]:
+    """Stop strings, one per line. A typed backslash-n means a line break, backslash-t a tab."""
+    lines = tuple(line for line in text.splitlines() if line)
+    if len(lines) > MAX_STOPS or any(len(line) > MAX_STOP for line in lines):
+        raise DerbyError(
+            f"There are {len(lines)} stop strings of up to {max(map(len, lines))} characters; "
+            f"{MAX_STOPS} of up to {MAX_STOP} are allowed."
+        )
+    return tuple(line.replace("\\n", "\n").replace("\\t", "\t") for line in lines)
+
+
+def query_of(values: Mapping[str, Any]) -> str:
+    """The query of an address with these settings: what differs from the defaults."""
+    usual = Form()
+    changed = {name: v for name, v in values.items() if v != getattr(usual, name)}
+    return urlencode(
+        {name: str(v).lower() if v is True or v is False else v for name, v in changed.items()}
+    )
+
+
+def form_from(query: Mapping[str, str]) -> Form:
+    """The form that an address's query fills in; what else it says is ignored. Raises DerbyError
+    for a value of another type.
+    """
+    return read_form({name: value for name, value in query.items() if name in Form.model_fields})
+
+
+def settings_table() -> list[tuple[str, str, str]]:
+    """Each setting of each strategy: the strategy's name, the setting with its usual value, and
+    what it does. A strategy's own line has no setting.
+    """
+    lines: list[tuple[str, str, str]] = []
+    for name, strategy in strategies().items():
+        lines.append((name, "", strategy.description))
+        for setting in settings_of(strategy).values():
+            usual = setting.text(setting.default)
+            lines.append((name, f"{setting.name}={usual}", setting.help))
+    return lines

@@ -1,0 +1,150 @@
+"""What the operator of a page offers: engines with their precisions and devices, models by their
+titles, servers by their names, and limits. A title never names a place on this machine.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+
+from backend.engines.declaration import EngineDeclaration
+from backend.engines.registry import engine_named
+from backend.errors import DerbyError
+from backend.libraries.library import Library
+from backend.libraries.server import is_address
+from backend.limits import PRIVATE, Limits
+from backend.models.files import BUILT_IN, is_path
+from backend.models.gguf import SUFFIX
+from backend.models.hub import HUB_ID
+from backend.racing.race import MAX_COLUMNS
+from backend.strategies.column import Column, settings_of
+from backend.strategies.settings import ServerChoice
+from backend.types import ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """An engine with the precisions and devices to choose from; the first ones are the defaults."""
+
+    engine: str
+    title: str
+    precisions: tuple[str, ...]
+    devices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """`models` are titles, the first of which is the default. `servers` are names of servers."""
+
+    runtimes: tuple[Runtime, ...]
+    models: tuple[str, ...]
+    limits: Limits = PRIVATE
+    servers: tuple[str, ...] = ()
+
+    @property
+    def unlisted(self) -> bool:
+        """Whether visitors may name models of the Hub and servers that the operator does not list,
+        and give libraries grammars of their own.
+        """
+        return self.limits.hub_downloads > 0
+
+    @property
+    def most_columns(self) -> int:
+        return min(self.limits.columns, MAX_COLUMNS)
+
+    def runtime(self, engine: str) -> Runtime | None:
+        return next((r for r in self.runtimes if r.engine == engine), None)
+
+    def around(self, library: Library | None) -> "Offer":
+        """What a library's columns may choose from: where it runs, whatever engines are offered."""
+        declared = library.declaration if library else None
+        return replace(self, runtimes=(_runtime(declared),)) if declared else self
+
+    def options(self, what: str, engine: str = "") -> tuple[str, ...]:
+        """The engines, or the "precision" or "device" of an engine; "": of any."""
+        if what == "engine":
+            return tuple(runtime.engine for runtime in self.runtimes)
+        runtimes = [runtime for runtime in self.runtimes if engine in ("", runtime.engine)]
+        names = (r.precisions if what == "precision" else r.devices for r in runtimes)
+        return tuple(dict.fromkeys(chain.from_iterable(names)))
+
+    def require_model(self, name: str) -> str:
+        """The name. Raises DerbyError unless it is a title, or a Hub id where those are allowed."""
+        if name in self.models or (self.unlisted and HUB_ID.fullmatch(name)):
+            return name
+        more = ", or a Hub id such as owner/model" if self.unlisted else ""
+        raise DerbyError(
+            f"There is no model {name!r:.60} here; choose from {', '.join(self.models)}{more}."
+        )
+
+    def require_place(self, engine: str, precision: str, device: str) -> None:
+        """Raise DerbyError unless these are offered. "" stands for a choice made elsewhere."""
+        for what, name in (("engine", engine), ("precision", precision), ("device", device)):
+            offered = self.options(what, engine)
+            if name and name not in offered:
+                raise DerbyError(
+                    f"There is no {what} {name!r:.60} here; choose from {', '.join(offered)}."
+                )
+
+    def require_column(self, column: Column, target: ModelSpec) -> None:
+        """Raise DerbyError unless visitors may race the column, in a race on `target`."""
+        column.named(self.require_model)
+        there, place = self.around(column.strategy.library), column.model
+        there.require_place(place.engine, place.precision, place.device)
+        if column.strategy.loads:
+            spec = column.target(target)
+            there.require_place(spec.engine, spec.precision, spec.device)
+        for name, field in settings_of(column.strategy).items():
+            server = column.settings()[name]
+            if not isinstance(field, ServerChoice) or server in self.servers:
+                continue
+            if not (self.unlisted and is_address(server)):
+                servers = ", ".join(self.servers) or "none"
+                raise DerbyError(f"There is no server {server!r:.60} here; choose from {servers}.")
+
+
+def _runtime(engine: EngineDeclaration) -> Runtime:
+    return Runtime(engine.name, engine.title, engine.precisions, engine.devices())
+
+
+def offer_of(
+    names: Sequence[str],
+    models: Iterable[str] = (BUILT_IN,),
+    limits: Limits = PRIVATE,
+    servers: Iterable[str] = (),
+) -> Offer:
+    """What these engines offer on this machine: models by their titles, and those that the engines
+    bring themselves. Raises DerbyError for an unknown engine.
+    """
+    chosen = [engine_named(name) for name in names]
+    titles = tuple(models)
+    # The default model must be one that the default engine knows.
+    ordered = dict.fromkeys(name for engine in chosen for name in engine.models or titles)
+    every = tuple(ordered | dict.fromkeys(titles))
+    return Offer(tuple(map(_runtime, chosen)), every, limits, tuple(servers))
+
+
+def titled(models: Sequence[str], engines: Sequence[str]) -> Mapping[str, str]:
+    """A title for each of an operator's models, and what it stands for: a Hub id, or the absolute
+    path of a folder or GGUF file, whose own name is the title. Raises DerbyError for any other; an
+    engine that brings its own models also accepts its own names.
+    """
+    own = any(engine_named(engine).models for engine in engines)
+    titles: dict[str, str] = {}
+    for name in models:
+        title, place = name, name
+        if is_path(name):
+            path = Path(name).expanduser().absolute()
+            if not path.is_dir() and not (path.suffix == SUFFIX and path.is_file()):
+                raise DerbyError(f"There is no model folder {name!r}: check the path.")
+            title, place = path.name, str(path)
+        elif not own and name != BUILT_IN and not HUB_ID.fullmatch(name):
+            raise DerbyError(
+                f"There is no model {name!r}: write a folder or GGUF file starting with '/', '.' "
+                "or '~', or a Hub id such as owner/model."
+            )
+        number, stem = 2, title
+        while titles.get(title, place) != place:
+            title, number = f"{number}-{stem}", number + 1
+        titles[title] = place
+    return titles
