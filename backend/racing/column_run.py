@@ -172,6 +172,7 @@ class _LocalRun:
             )
             if program is None:
                 loop = self._judged(decode(index, prompt, request, parts), constraint)
+                loop = self._loading.readings.share(index, prompt, parts, target, loop)
             else:
                 loop = run_program(
                     index,

@@ -9,6 +9,7 @@ from backend.engines.base import Engine
 from backend.engines.draft import OpenNetwork
 from backend.errors import DerbyError
 from backend.racing.models import LoadedModels
+from backend.racing.reading import Readings
 from backend.strategies.column import Column
 from backend.strategies.declaration import Weights
 from backend.types import ModelSpec
@@ -21,6 +22,7 @@ class Loading:
 
     def __init__(self, models: LoadedModels, say: Say) -> None:
         self.models, self.say = models, say
+        self.readings = Readings()  # of columns that read their prompt once
         self._tried: dict[ModelSpec, Any] = {}  # what was loaded, or why it was not
         self._needed: list[ModelSpec] = []  # by this race so far: its targets, then its drafts
 

@@ -14,6 +14,7 @@ from backend.racing.column_run import ColumnRun
 from backend.racing.ledger import Ledger
 from backend.racing.loading import Loading
 from backend.racing.models import LoadedModels
+from backend.racing.reading import Readings
 from backend.racing.schedule import PhotoFinish, interleave
 from backend.strategies.column import Column
 from backend.text import prompt_tokens, require_fits, takes_chats
@@ -76,22 +77,13 @@ class Race:
         fitting = self._fitting(loading)
         if any(self._runs_on_target(self.columns[index]) for index in first):
             self._require_fits(fitting.request, loading)
-        finish, lanes = PhotoFinish(), dict[int, Lane]()
-
-        def ends(index: int) -> bool:
-            return stopped() or finish.ends(lanes[index])
-
-        for index in first:
-            lanes[index] = fitting.lane(index, loading, partial(ends, index))
-        for batch in later:
-            load = cache(partial(self._load, batch, loading))
-            for index in batch:
-                lanes[index] = fitting.later(index, load, loading, partial(ends, index))
-        for index, lane in lanes.items():
-            lane.finishes = self._writes_plain_text(self.columns[index])
-            lane.ends_early = not self.columns[index].strategy.keeps_cache
+        if self.first is None:
+            ours = [column for column in self.columns if column.strategy.ours]
+            loading.readings = Readings(column.target(self.target) for column in ours)
+        finish = PhotoFinish()
+        lanes = fitting.lanes(first, later, loading, finish, stopped)
         ledger = Ledger()
-        for group in self._groups([lanes[index] for index in range(len(self.columns))]):
+        for group in self._groups(lanes):
             for event in interleave(group, stopped, finish=finish):
                 emit(event)
                 if (found := ledger.turned()) is not None:
@@ -129,6 +121,33 @@ class Race:
                 if not takes_chats(loading.engine(self.target).tokenizer):
                     return replace(self, request=replace(self.request, chat=False))
         return self
+
+    def lanes(
+        self,
+        first: Sequence[int],
+        later: Iterable[Sequence[int]],
+        loading: Loading,
+        finish: PhotoFinish,
+        stopped: Callable[[], bool],
+    ) -> list[Lane]:
+        """All columns, in their order: the `first` ones, whose models are loaded, and batches of
+        others.
+        """
+        lanes: dict[int, Lane] = {}
+
+        def ends(index: int) -> bool:
+            return stopped() or finish.ends(lanes[index])
+
+        for index in first:
+            lanes[index] = self.lane(index, loading, partial(ends, index))
+        for batch in later:
+            load = cache(partial(self._load, batch, loading))
+            for index in batch:
+                lanes[index] = self.later(index, load, loading, partial(ends, index))
+        for index, lane in lanes.items():
+            lane.finishes = self._writes_plain_text(self.columns[index])
+            lane.ends_early = not self.columns[index].strategy.keeps_cache
+        return [lanes[index] for index in sorted(lanes)]
 
     def lane(self, index: int, loading: Loading, stopped: Callable[[], bool]) -> Lane:
         """One of the columns, ready to run."""

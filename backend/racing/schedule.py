@@ -17,10 +17,6 @@ from backend.events import CUT_SHORT, Event, Failed, Finished, Step, failures
 #: still shorter than a prefill chunk.
 TURN = 0.06
 
-#: A lane's turn is up to so long while it has written nothing: who watches sees a first token when
-#: one column has read the prompt, not when all have. Long enough for 200 tokens on a slow machine.
-READING = 3.0
-
 
 @dataclass
 class PhotoFinish:
@@ -42,10 +38,10 @@ def interleave(
     finish: PhotoFinish | None = None,
 ) -> Iterator[Event]:
     """Merge the lanes' events: `turn` seconds of a lane's own time at a time, one step at least. A
-    lane's first turns are longer, up to `READING`, and the one in which it writes its first token
-    ends with that. A lane that is not ready has its turn when those that are have written their
-    first tokens, which then wait until it has caught up. The ends of lanes that finish move
-    `finish`; a lane that stops because it has come to that says so.
+    lane's first turn lasts until it has written its first token: who watches sees that when one
+    column has read the prompt, not when all have. A lane that is not ready has its turn when those
+    that are have written their first tokens, which then wait until it has caught up. The ends of
+    lanes that finish move `finish`; a lane that stops because it has come to that says so.
 
     A lane that raises fails alone, with a sentence. Once `stopped()` is true every lane ends as
     "stopped": one that has written ends by itself, with the text that it had held back. All lanes
@@ -55,7 +51,7 @@ def interleave(
     lane, began = None, 0.0
     try:
         while running and not stopped():
-            if lane not in running or lane.clock.seconds - began >= _turn(lane, turn):
+            if lane not in running or (lane.wrote and lane.clock.seconds - began >= turn):
                 lane = _next(running)
                 began = lane.clock.seconds
             yield from _advance(lane, running, finish)
@@ -67,11 +63,6 @@ def interleave(
     finally:
         for each in lanes:
             _close(each)
-
-
-def _turn(lane: Lane, turn: float) -> float:
-    """How long the lane may run in a row."""
-    return turn if lane.wrote else max(turn, READING)
 
 
 def _next(running: Sequence[Lane]) -> Lane:
