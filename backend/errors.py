@@ -5,7 +5,7 @@ cause, as a value.
 import errno
 import logging
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Literal
 
 log = logging.getLogger(__name__)
@@ -51,6 +51,17 @@ def check_range(name: str, value: float, low: float, high: float) -> None:
         raise DerbyError(f"{name} is {value}; it must lie between {low} and {high}.")
 
 
+def either(names: Iterable[str]) -> str:
+    """The names as a sentence has them: "a, b or c"."""
+    *most, last = names
+    return f"{', '.join(most)} or {last}" if most else last
+
+
+def unknown(what: str, value: object, known: Iterable[str]) -> DerbyError:
+    """The error for a value that is none of those known."""
+    return DerbyError(f"There is no {what} {value!r:.60} here: choose {either(known)}.")
+
+
 def chain(error: BaseException) -> Iterator[BaseException]:
     """The error, what it was raised from or during, and so on."""
     seen: set[int] = set()
@@ -70,7 +81,7 @@ def explain(error: BaseException) -> str:
     reference = secrets.token_hex(4)
     # What the system says of a file names it; where in the program would say no more.
     told = isinstance(error, OSError) and error.errno in NO_ROOM | NOT_ALLOWED
-    log.error("internal error %s: %s", reference, error, exc_info=None if told else error)
+    log.error("error %s: %s", reference, error, exc_info=None if told else error)
     return f"{_reason(error)}, reference {reference})."
 
 
@@ -84,13 +95,6 @@ def _reason(error: BaseException) -> str:
     kind = type(error).__name__
     if isinstance(error, MemoryError):
         return f"The memory ran out: use fewer columns, a smaller model or a shorter text ({kind}"
-    if isinstance(error, RecursionError):
-        return f"Something in the input is nested too deeply: make it flatter ({kind}"
-    if isinstance(error, OSError) and error.errno in NO_ROOM:
-        return f"The server's disk is full: its operator must make room ({kind}"
-    if isinstance(error, OSError) and error.errno in NOT_ALLOWED:
-        return (
-            "The server may not read or write a file: its operator finds the file in the log "
-            f"and must allow it ({kind}"
-        )
+    if isinstance(error, OSError) and error.errno in NO_ROOM | NOT_ALLOWED:
+        return f"A file on the server cannot be read or written: its log says which ({kind}"
     return f"An error in this program, not in your input ({kind}"

@@ -21,11 +21,8 @@ def refused(number: int) -> OSError:
     ("error", "remedy"),
     [
         (MemoryError(), "fewer columns, a smaller model or a shorter text"),
-        (RecursionError("maximum recursion depth exceeded"), "flatter"),
-        (refused(errno.ENOSPC), "make room"),
-        (refused(errno.EDQUOT), "make room"),
-        (refused(errno.EACCES), "allow it"),
-        (refused(errno.EROFS), "allow it"),
+        (refused(errno.ENOSPC), "cannot be read or written"),
+        (refused(errno.EACCES), "cannot be read or written"),
         (ValueError(PLACE), "not in your input"),
     ],
 )

@@ -9,6 +9,15 @@ from backend.text import Tokenizer
 from backend.types import LAST_LAYER, Capabilities, Layers, ModelSpec, chain_parents
 
 
+def no_trained_draft(model: object) -> DerbyError:
+    """The error where a draft would read hidden states that a model does not show, or that it was
+    not trained for.
+    """
+    return DerbyError(
+        f"No trained draft fits {model}: choose another draft, such as int4, or another engine."
+    )
+
+
 class Engine(ABC):
     """A loaded model. One copy of the weights serves every session it opens.
 
@@ -33,10 +42,7 @@ class Engine(ABC):
         """An empty cache that shows the hidden states in front of these layers. Raises DerbyError
         where that cannot be.
         """
-        raise DerbyError(
-            f"{self.spec} does not show the hidden states of its layers {layers}, which this draft "
-            "reads: choose the torch engine."
-        )
+        raise no_trained_draft(self.spec)
 
     def open(self, layers: Layers = ()) -> Session:
         """An empty session that shows the hidden states of these layers, too. Raises DerbyError if

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from backend.engines.tree import Tree, require_path, tree_of
-from backend.errors import DerbyError
+from backend.errors import check_range
 from backend.types import LAST_LAYER, Arrays, Capabilities, HiddenStates, Layers, Logits
 
 #: A compaction costs about as much as this many reads of a hole by one forward pass, plus as many
@@ -84,7 +84,7 @@ class Store(ABC):
 
         Needed where Capabilities.hidden_states are declared.
         """
-        raise RuntimeError("this engine shows no hidden states")
+        raise RuntimeError("no hidden states")
 
     @abstractmethod
     def gather(self, start: int, index: NDArray[np.int64]) -> None:
@@ -154,7 +154,7 @@ class Session:
         """
         store, n = self._opened(), len(tokens)
         if n == 0 or self._pending:
-            raise RuntimeError("forward before keep, or without tokens")
+            raise RuntimeError("forward before keep")
         tree = tree_of(tuple(parents))
         self._check(n, tree, parents, rows)
         self._compact_if_worthwhile()
@@ -177,16 +177,12 @@ class Session:
         """Raise unless this can be computed behind what is kept."""
         able = self._capabilities
         if len(parents) != n:
-            raise RuntimeError(f"{n} tokens with {len(parents)} parent links")
+            raise RuntimeError(f"{n} tokens, {len(parents)} parents")
         if able.one_token and not tree.chain:
-            raise RuntimeError("this model takes no tree")
+            raise RuntimeError("takes no tree")
         if rows and not 0 <= min(rows) <= max(rows) < n:
             raise RuntimeError(f"rows {tuple(rows)} of {n}")
-        if self.length + tree.levels > able.max_context:
-            raise DerbyError(
-                f"The text would be {self.length + tree.levels} tokens long and this model reads "
-                f"at most {able.max_context}: shorten the prompt or ask for fewer new tokens."
-            )
+        check_range("length in tokens", self.length + tree.levels, 1, able.max_context)
 
     def hidden_states(self, layers: Layers = LAST_LAYER) -> HiddenStates:
         """The last forward pass's hidden states of these layers, one row a token: a new array.
@@ -217,7 +213,7 @@ class Session:
         """
         self._opened()
         if not 0 <= length <= self.length:
-            raise RuntimeError(f"truncate {self.length} tokens to {length}")
+            raise RuntimeError(f"truncate to {length}")
         if self._capabilities.one_token and length < self.length:
             length = 0
         if length < self.length:
@@ -272,7 +268,7 @@ class Session:
         Pending rows must have been settled by `keep`. Changes nothing.
         """
         if self._pending or not 0 <= length <= self.length:
-            raise RuntimeError(f"export of {length} of {self.length} tokens")
+            raise RuntimeError(f"export of {length}")
         return self._opened().read(self._places()[:length]) if length else {}
 
     def load(self, tokens: Sequence[int], arrays: Arrays) -> None:
@@ -282,7 +278,7 @@ class Session:
         """
         store, length = self._opened(), len(tokens)
         if self._held or self._pending or (length and not arrays):
-            raise RuntimeError("load into a cache that is not empty, or of another model")
+            raise RuntimeError("session not empty")
         if length:
             store.write(arrays)
         self._context = _with_room(self._context, length)
@@ -306,7 +302,7 @@ class Session:
 
     def _opened(self) -> Store:
         if self._store is None:
-            raise RuntimeError("the session is closed")
+            raise RuntimeError("session closed")
         return self._store
 
 

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from backend.errors import DerbyError
 from backend.types import ModelSpec
 
 NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}")
@@ -46,17 +45,7 @@ class EngineDeclaration:
     demo: bool = False
 
     def __post_init__(self) -> None:
-        """Raises DerbyError for a declaration that the app could not show or use."""
-        if not NAME.fullmatch(self.name):
-            raise DerbyError(
-                f"An engine's name is {self.name!r:.60}; it must be a small letter and up to 39 "
-                "small letters, digits, '-' and '_'."
-            )
-        if not (self.title and self.precisions and all(self.precisions)):
-            raise DerbyError(
-                f"The engine {self.name!r} must declare a title and at least one precision."
-            )
-        if self.demo and not self.models:
-            raise DerbyError(
-                f"The engine {self.name!r} stands in for a model, but brings none: name its models."
-            )
+        """Raises ValueError for a declaration that the app could not show or use."""
+        named = NAME.fullmatch(self.name) and self.title and self.precisions
+        if not (named and all(self.precisions) and (self.models or not self.demo)):
+            raise ValueError(f"invalid engine {self.name!r:.60}")

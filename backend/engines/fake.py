@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from backend.engines.base import Engine
 from backend.engines.cache import Pass, Store
 from backend.engines.declaration import EngineDeclaration, Say
-from backend.errors import DerbyError
+from backend.errors import unknown
 from backend.text import ByteTokenizer
 from backend.types import Arrays, Capabilities, HiddenStates, Layers, Logits, ModelSpec
 
@@ -121,7 +121,7 @@ class FakeStore(Store):
 
     def write(self, arrays: Arrays) -> None:
         if arrays.keys() != {"tokens"}:
-            raise RuntimeError("arrays of another model")
+            raise RuntimeError("another model's arrays")
         self._tokens = arrays["tokens"].ravel()
 
     def close(self) -> None:
@@ -151,8 +151,7 @@ _MODELS: dict[str, Callable[[ModelSpec], FakeEngine]] = {
 def open_fake(spec: ModelSpec, _say: Say) -> FakeEngine:
     """The fake engine that `spec.name` stands for. Raises DerbyError for an unknown name."""
     if spec.name not in _MODELS:
-        known = ", ".join(_MODELS)
-        raise DerbyError(f"The fake engine has no model {spec.name!r}: use one of {known}.")
+        raise unknown("model", spec.name, _MODELS)
     return _MODELS[spec.name](spec)
 
 

@@ -9,7 +9,7 @@ from backend.engines.declaration import EngineDeclaration
 from backend.engines.fake import FAKE
 from backend.engines.openvino.declaration import OPENVINO
 from backend.engines.torch.declaration import TORCH
-from backend.errors import DerbyError
+from backend.errors import either, unknown
 from backend.plugins import load_declared
 from backend.types import ModelSpec
 
@@ -37,7 +37,7 @@ def engine_named(name: str) -> EngineDeclaration:
     """Raises DerbyError for an unknown name."""
     known = engines()
     if name not in known:
-        raise DerbyError(f"There is no engine {name!r:.60}; use one of {', '.join(known)}.")
+        raise unknown("engine", name, known)
     return known[name]
 
 
@@ -66,16 +66,12 @@ def copy_spec(target: ModelSpec, precision: str) -> ModelSpec:
     for other in engines().values():
         if precision in other.precisions and not other.models:
             return ModelSpec(target.name, other.name, precision, "CPU")
-    raise DerbyError(
-        f"No engine has the precision {precision!r:.60}: choose one of "
-        f"{', '.join(all_precisions())}."
-    )
+    raise unknown("precision", precision, all_precisions())
 
 
 def engine_help() -> str:
     """The engines' names, for the command line."""
-    *most, last = engines()
-    return f"{', '.join(most)} or {last}."
+    return f"{either(engines())}."
 
 
 def precision_help() -> str:

@@ -34,7 +34,7 @@ def tree_of(parents: tuple[int, ...]) -> Tree:
     seen = np.eye(n, dtype=np.bool_)
     for i, parent in enumerate(parents):
         if not -1 <= parent < i:
-            raise RuntimeError(f"token {i} names token {parent} as its parent")
+            raise RuntimeError(f"token {i}, parent {parent}")
         depths.append(depths[parent] + 1 if parent >= 0 else 0)
         if parent >= 0:
             seen[i] |= seen[parent]
@@ -49,5 +49,5 @@ def require_path(rows: Sequence[int], parents: Sequence[int]) -> None:
     above = -1
     for row in rows:
         if not 0 <= row < len(parents) or parents[row] != above:
-            raise RuntimeError(f"kept rows {list(rows)} are not a path in {list(parents)}")
+            raise RuntimeError(f"not a path: {list(rows)}")
         above = row

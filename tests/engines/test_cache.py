@@ -199,7 +199,7 @@ def test_what_a_model_cannot_compute_is_refused_whatever_the_engine(engine: Engi
     session.keep([0, 1])
     with pytest.raises(RuntimeError, match="takes no tree"):
         session.forward([7, 8], [-1, -1], ())
-    with pytest.raises(DerbyError, match="5 tokens long and this model reads at most 4"):
+    with pytest.raises(DerbyError, match=r"5; .*4"):
         session.forward([7, 8, 9], [-1, 0, 1], ())
     session.forward([7, 8], [-1, 0], (1,))
 
@@ -236,11 +236,11 @@ def test_misuse_is_refused(engine: Engine) -> None:
     session.keep([0, 2])
     with pytest.raises(RuntimeError, match="truncate"):
         session.truncate(3)
-    with pytest.raises(RuntimeError, match="export of 3 of 2"):
+    with pytest.raises(RuntimeError, match="export of 3"):
         session.export(3)
     with pytest.raises(RuntimeError, match="not empty"):
         session.load([1], {})
-    with pytest.raises(RuntimeError, match=r"another model|arrays for"):
+    with pytest.raises(RuntimeError, match="another model"):
         engine.open().load([1], {"strange": np.zeros((1, 1, 1, 1), np.float32)})
     session.close()
     session.close()

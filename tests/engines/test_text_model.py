@@ -63,7 +63,7 @@ def test_weights_that_read_images_are_not_kept(tmp_path: Path) -> None:
 
 
 def test_a_model_that_does_not_go_on_with_a_text_is_refused() -> None:
-    with pytest.raises(DerbyError, match="Models of type 't5' do not continue a text"):
+    with pytest.raises(DerbyError, match="'t5'"):
         text_config(AutoConfig.for_model("t5"))
-    with pytest.raises(DerbyError, match="Models of type 'qwen2_5_vl' do not continue a text"):
+    with pytest.raises(DerbyError, match="'qwen2_5_vl'"):
         text_config(AutoConfig.for_model("qwen2_5_vl"))

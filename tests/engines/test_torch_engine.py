@@ -126,7 +126,7 @@ def test_a_session_shows_the_states_in_front_of_the_layers_that_it_was_opened_fo
         every = ENGINE.model(torch.tensor([tokens]), output_hidden_states=True).hidden_states
     expected = torch.cat([every[i][0] for i in (0, 1, 2)], -1)[3:].numpy()
     assert_close(session.hidden_states((0, 1, -1)), expected)
-    with pytest.raises(RuntimeError, match="no pass has shown"):
+    with pytest.raises(RuntimeError, match="no hidden states"):
         plain.hidden_states((0,))
 
 
@@ -193,7 +193,7 @@ def test_a_model_that_computes_a_text_otherwise_in_several_passes_is_refused(
     kind: str, sizes: dict[str, int]
 ) -> None:
     model = random_model(kind, **{"vocab_size": VOCABULARY, **sizes})
-    with pytest.raises(DerbyError, match=f"Models of type '{kind}' do not compute a text alike"):
+    with pytest.raises(DerbyError, match=f"'{kind}'"):
         TorchEngine(ModelSpec(engine="torch"), model, ByteTokenizer(), 64)
 
 

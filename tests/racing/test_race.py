@@ -180,8 +180,8 @@ def test_no_row_lies_beyond_the_room_that_there_is(window: int, level: int, cont
 @pytest.mark.parametrize(
     ("target", "said"),
     [
-        (ModelSpec("nothing", "fake"), "no model 'nothing'"),
-        (ModelSpec("fake", "abacus"), "no engine 'abacus'"),
+        (ModelSpec("nothing", "fake"), "'nothing'"),
+        (ModelSpec("fake", "abacus"), "'abacus'"),
     ],
 )
 def test_an_unknown_target_is_an_error_before_anything_runs(target: ModelSpec, said: str) -> None:

@@ -149,7 +149,7 @@ class DeviceRing:
         bias: Floats,
     ) -> tuple[Logits, HiddenStates]:
         if self._rows is None:
-            raise RuntimeError("the ring is closed")
+            raise RuntimeError("ring closed")
         head = self._head
         tensors = head.tensors(len(tokens))
         with current(head.device):

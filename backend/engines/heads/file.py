@@ -124,9 +124,7 @@ def read_head(path: Path) -> HeadFile:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             tokens = arrays.pop("tokens").astype(np.int64)
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise DerbyError(
-            f"{path.name} is not a trained draft ({error}): restore it, or train one again."
-        ) from error
+        raise DerbyError(f"{path.name} is not a trained draft ({error}): restore it.") from error
     weights = {
         name: value.astype(np.float32) * arrays[f"{name}.scale"] if value.ndim == 2 else value
         for name, value in arrays.items()

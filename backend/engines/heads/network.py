@@ -15,8 +15,8 @@ from safetensors import safe_open
 from torch import Tensor, nn
 from torch.nn import functional
 
+from backend.engines.base import no_trained_draft
 from backend.engines.heads.file import HeadFile, HeadShape
-from backend.errors import DerbyError
 from backend.models.files import Say, model_files
 from backend.types import ModelSpec
 
@@ -244,7 +244,4 @@ def tensor(folder: Path, name: str) -> Tensor:
         with safe_open(path, framework="pt") as file:
             if name in file.keys():  # noqa: SIM118
                 return file.get_tensor(name).float()
-    raise DerbyError(
-        f"The model in {str(folder)!r} has no weights {name!r}: a trained draft needs a "
-        "Llama-shaped target."
-    )
+    raise no_trained_draft(folder.name)

@@ -57,7 +57,7 @@ def head_ir(file: HeadFile, target: ModelSpec, say: Say) -> Path:
     files = model_files(target.name, say)
 
     def build(folder: Path) -> None:
-        say("Converting the trained draft to OpenVINO...")
+        say("Converting the draft...")
         import openvino as ov
 
         ov.save_model(_converted(file, target, say), folder / IR, compress_to_fp16=False)

@@ -129,14 +129,10 @@ def exact(model: "ov.Model", bits: int) -> "ov.Model":
         name = constant.get_friendly_name()
         found = codes[name] if name in codes else codes_on_grid(constant.data)
         if found is None:
-            raise RefusedError(
-                f"int{bits}-exact is for weights that were published in the codes of GGUF's Q4_1 "
-                f"and Q8_0, as the built-in model's were, and this model's matrix {name:.80} was "
-                f"not: choose fp32, or int{bits}, which rounds."
-            )
+            raise _unfit(f"int{bits}-exact")
         codes[name] = replace(found, bits=max(bits, found.bits))
     if bits not in {found.bits for found in codes.values()}:
-        raise RefusedError("None of this model's weights lie on a 4-bit grid: choose int8-exact.")
+        raise _unfit(f"int{bits}-exact")
     for constant in list(_matrices(model)):
         # A matrix that two products share is replaced in both at its first turn.
         _replace(constant, codes[constant.get_friendly_name()])
@@ -175,10 +171,7 @@ def int4(model: "ov.Model") -> "ov.Model":
     widths = {constant.output(0).get_shape()[1] for constant in _matrices(model)}
     fitting = [width for width in widths if width % SMALLEST_GROUP == 0]
     if not fitting:
-        raise RefusedError(
-            f"int4 needs weight matrices whose width is a multiple of {SMALLEST_GROUP}, and this "
-            f"model's are {', '.join(map(str, sorted(widths)))} wide: choose int8."
-        )
+        raise _unfit("int4")
     with silent_nncf() as nncf:
         # Not all matrices are among those: a mixture's experts are 3-D.
         adjusting = nncf.AdvancedCompressionParameters(
@@ -192,6 +185,10 @@ def int4(model: "ov.Model") -> "ov.Model":
             ratio=1.0,
             advanced_parameters=adjusting,
         )
+
+
+def _unfit(precision: str) -> RefusedError:
+    return RefusedError(f"This model's weights do not fit in {precision}: choose fp32 or int8.")
 
 
 def _matrices(model: "ov.Model") -> Iterator["ov.op.Constant"]:

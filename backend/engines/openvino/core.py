@@ -4,7 +4,7 @@ from functools import lru_cache
 from math import inf
 from typing import Any
 
-from backend.errors import DerbyError
+from backend.errors import unknown
 from backend.machine import quota, threads
 
 
@@ -29,6 +29,4 @@ def available_devices() -> list[str]:
 def require_device(device: str) -> None:
     """Raise DerbyError, with those there are, unless this is one of them."""
     if device not in (devices := available_devices()):
-        raise DerbyError(
-            f"There is no OpenVINO device {device!r} here; there are {', '.join(devices)}."
-        )
+        raise unknown("OpenVINO device", device, devices)

@@ -31,7 +31,7 @@ from backend.engines.openvino.conversion import (
     unsupported,
 )
 from backend.engines.openvino.merge import merge_products
-from backend.errors import DerbyError
+from backend.errors import unknown
 from backend.models.checkpoint import quantised_as, read_object
 from backend.models.files import ModelFiles, Say, model_files
 from backend.models.prepared import is_prepared, prepared, versions
@@ -71,8 +71,7 @@ def openvino_ir(spec: ModelSpec, say: Say) -> Path:
     than torch does.
     """
     if spec.precision not in BYTES:
-        known = ", ".join(BYTES)
-        raise DerbyError(f"OpenVINO runs {known}, not {spec.precision!r:.60}: choose one.")
+        raise unknown("precision", spec.precision, BYTES)
     files = model_files(spec.name, say)
     name, key = _place(spec.precision, files)
     if spec.precision == "int4" and not is_prepared(name, key):
@@ -102,10 +101,7 @@ def _make(path: Path, spec: ModelSpec, files: ModelFiles, say: Say) -> None:
         return
     say(f"Converting {spec.name} to OpenVINO...")
     if method := quantised_as(read_object(files.folder / "config.json", spec.name)):
-        raise DerbyError(
-            f"The weights of {spec.name!r} are quantised as {method:.40}, which OpenVINO's "
-            "converter cannot read: choose the torch engine, or the model's plain weights."
-        )
+        raise unsupported(files, f"weights in {method:.40}")
     exported, probe = converted(files, spec.name, path.parent)
     _save(_with_interface(merge_products(exported), files, probe.cap), path)
     del exported
@@ -127,10 +123,7 @@ def ready_made(path: Path, spec: ModelSpec, files: ModelFiles) -> "ov.Model":
     model = _read(path)
     stored = _stored_precision(model)
     if spec.precision.removesuffix("-exact") != stored:
-        raise DerbyError(
-            f"{spec.name!r} is a ready-made OpenVINO model whose weights are {stored}, and it runs "
-            f"as it is: choose {stored} instead of {spec.precision!r}."
-        )
+        raise unknown("precision", spec.precision, (stored,))
     return _with_interface(model, files)
 
 
@@ -170,9 +163,9 @@ def _with_interface(model: "ov.Model", files: ModelFiles, cap: float = 0) -> "ov
     inputs = {parameter.get_friendly_name(): parameter for parameter in model.get_parameters()}
     for name in EXPORTED:
         if name not in inputs:
-            raise unsupported(files, f"its graph has no input {name!r}")
+            raise unsupported(files, f"no input {name!r}")
     if strange := sorted(set(inputs) - set(EXPORTED)):
-        raise unsupported(files, f"its graph has an input {strange[0]!r}")
+        raise unsupported(files, f"input {strange[0]!r}")
     bias = _parameter([-1, 1, -1, -1], ov.Type.f32, "attention_bias")
     rows = _parameter([-1], ov.Type.i64, "rows")
     biases = [bias]
@@ -181,11 +174,7 @@ def _with_interface(model: "ov.Model", files: ModelFiles, cap: float = 0) -> "ov
 
     attention = _attention(model, files)
     if len(biases) > 1 and len(attention) != len(sliding):
-        raise unsupported(
-            files,
-            f"its graph has {len(attention)} ScaledDotProductAttention nodes for "
-            f"{len(sliding)} layers",
-        )
+        raise unsupported(files, f"{len(attention)} attentions, {len(sliding)} layers")
     for index, node in enumerate(attention):
         own = biases[-1] if sliding and sliding[index] else bias
         node.input(3).replace_source_output(own.output(0))
@@ -234,16 +223,14 @@ def _attention(model: "ov.Model", files: ModelFiles) -> list["ov.Node"]:
     kind = "ScaledDotProductAttention"
     found = [node for node in model.get_ordered_ops() if node.get_type_name() == kind]
     if not found:
-        raise unsupported(files, f"its graph has no {kind} node")
+        raise unsupported(files, f"no {kind}")
     for node in found:
         if len(node.inputs()) < 4:
-            raise unsupported(files, f"its node {node.get_friendly_name()} takes no mask")
+            raise unsupported(files, f"no mask in {node.get_friendly_name()}")
         heads = node.input(3).get_partial_shape()[1]
         if heads.is_static and heads.get_length() != 1:
             # ALiBi, say: what it adds would go with the mask.
-            raise unsupported(
-                files, f"its node {node.get_friendly_name()} has a mask for each head"
-            )
+            raise unsupported(files, f"heads' masks in {node.get_friendly_name()}")
     return found
 
 
@@ -260,10 +247,10 @@ def _output_projection(model: "ov.Model", files: ModelFiles) -> "ov.Node":
     """The matmul nearest to the logits, through scales and caps that act on each logit alone."""
     outputs = {name: port for port in model.outputs for name in port.get_names()}
     if "logits" not in outputs:
-        raise unsupported(files, "its graph has no output 'logits'")
+        raise unsupported(files, "no output 'logits'")
     node = outputs["logits"].get_node()
     while node.get_type_name() in EACH_LOGIT_ALONE:
         node = node.input(0).get_source_output().get_node()
     if node.get_type_name() != "MatMul" or node.input(0).get_partial_shape().rank.get_length() != 3:
-        raise unsupported(files, f"its graph has no MatMul before 'logits', but {node!s:.80}")
+        raise unsupported(files, f"'logits' from {node!s:.80}")
     return node

@@ -48,7 +48,7 @@ class OpenVINOStore(Store):
 
     def hidden_states(self, layers: Layers) -> HiddenStates:
         if layers != LAST_LAYER:
-            raise RuntimeError(f"OpenVINO shows no hidden states of layers {layers}")
+            raise RuntimeError(f"no hidden states {layers}")
         return self._request.get_output_tensor(1).data[0]
 
     def gather(self, start: int, index: NDArray[np.int64]) -> None:
@@ -77,7 +77,7 @@ class OpenVINOStore(Store):
 
         states = {state.name: state for state in self._request.query_state()}
         if set(states) != set(arrays):
-            raise RuntimeError("arrays of another model")
+            raise RuntimeError("another model's arrays")
         # One buffer for all: fresh memory for each would cost more than copying does.
         buffers: dict[Any, Any] = {}
         for name, state in states.items():

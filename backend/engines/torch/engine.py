@@ -9,7 +9,7 @@ from backend.engines.base import Engine
 from backend.engines.cache import Store
 from backend.engines.torch.abilities import CAPABILITIES, ONE_TOKEN
 from backend.engines.torch.hidden_states import tap_of
-from backend.errors import DerbyError
+from backend.errors import DerbyError, unknown
 from backend.machine import threads
 from backend.models.checkpoint import loading_error, quantised_as, require_all_weights
 from backend.models.files import LONGROPE, ModelFiles, model_files
@@ -38,8 +38,8 @@ class TorchEngine(Engine):
     for one that does not compute the same in passes that follow one another.
 
     `model`: transformers' own, in evaluation mode. On one CUDA device its passes have fixed widths
-    and are captured as graphs, if the model allows it; `why_growing` says why not. Elsewhere a
-    cache that grows is as fast. `capture` has fixed widths on any device.
+    and are captured as graphs, if the model allows it. Elsewhere a cache that grows is as fast.
+    `capture` has fixed widths on any device.
     """
 
     # First passes allocate and, on a GPU, choose kernels or are captured.
@@ -73,40 +73,31 @@ class TorchEngine(Engine):
         if not (goes_by_masks(model) and computes_alike(self, model)):
             self.capabilities = replace(ONE_TOKEN, max_context=max_context)
             if not computes_alike(self, model):
-                raise DerbyError(
-                    f"Models of type {model.config.model_type!r} do not compute a text alike in "
-                    "one pass and in several: choose a model of another family."
-                )
-        self._static, self.why_growing = self._fixed_widths(capture)
+                raise _unsuitable(model.config)
+        self._static = self._fixed_widths(capture)
         if self._static is not None:  # beside the weights, for as long as they are there
             self.weight_bytes += self._static.idle_bytes
 
-    def _fixed_widths(self, capture: "Capture | None") -> "tuple[StaticModel | None, str]":
-        """The model with passes of fixed widths, or why it has none."""
+    def _fixed_widths(self, capture: "Capture | None") -> "StaticModel | None":
+        """The model with passes of fixed widths, which ask the device for no value; None: it has
+        none. Which experts compute a row is such a value.
+        """
         device = self._calling.device
         if capture is None and device.type != "cuda":
-            return None, "only CUDA devices capture passes"
-        if why_not := self._not_fixed():
-            return None, why_not
+            return None
+        config = self.model.config.get_text_config(decoder=True)
+        spread = len({parameter.device for parameter in self.model.parameters()}) > 1
+        experts = any(getattr(config, name, None) for name in EXPERTS)
+        if spread or experts or self.capabilities.one_token:
+            return None
         from backend.engines.torch.graphs import capture_for
         from backend.engines.torch.static import StaticModel, layout_of
 
         layout = layout_of(self.model, self._calling, self._tap)
         if layout is None:
-            return None, "its layers' caches differ in shape"
+            return None
         capture = capture or capture_for(device)
-        return StaticModel(self.model, self._calling, self._tap, layout, capture), ""
-
-    def _not_fixed(self) -> str:
-        """Why passes of fixed widths, which ask the device for no value, cannot run it; ""."""
-        config = self.model.config.get_text_config(decoder=True)
-        if len({parameter.device for parameter in self.model.parameters()}) > 1:
-            return "its weights lie on several devices"
-        if self.capabilities.one_token:
-            return "it computes one token at a time"
-        if any(getattr(config, name, None) for name in EXPERTS):
-            return "which experts compute a row is found out on the way"
-        return ""
+        return StaticModel(self.model, self._calling, self._tap, layout, capture)
 
     def store(self) -> Store:
         if self.capabilities.one_token:
@@ -125,11 +116,6 @@ class TorchEngine(Engine):
         from backend.engines.torch.growing import GrowingStore
 
         return GrowingStore(self.model, self._calling, self._tap, layers)
-
-    @property
-    def on_cuda(self) -> bool:
-        """Whether any of its weights lie on a CUDA device."""
-        return bool(self._cuda)
 
     def synchronize(self) -> None:
         import torch
@@ -150,8 +136,6 @@ def open_torch(spec: ModelSpec, say: Callable[[str], None]) -> TorchEngine:
     engine.row_bytes = files.row_bytes // (1 if spec.precision == "fp32" else 2)
     if files.capped:
         say(files.capped)
-    if engine.on_cuda and engine.why_growing:
-        say(f"Passes of {spec} run without CUDA graphs: {engine.why_growing}.")
     return engine
 
 
@@ -159,16 +143,10 @@ def torch_files(spec: ModelSpec, say: Callable[[str], None]) -> ModelFiles:
     """Where the model's files are. Raises DerbyError if it cannot be run from them as asked."""
     _placement(spec.device)
     if spec.precision not in PRECISIONS:
-        raise DerbyError(
-            f"The torch engine has no precision {spec.precision!r}: choose {_either(PRECISIONS)}."
-        )
-
+        raise unknown("precision", spec.precision, PRECISIONS)
     files = model_files(spec.name, say)
     if files.ready_made:
-        raise DerbyError(
-            f"{spec.name!r} is an OpenVINO model, which torch cannot run: choose the OpenVINO "
-            "engine, or the model that it was made from."
-        )
+        raise DerbyError(f"{spec.name!r} is an OpenVINO model: choose the engine openvino.")
     return files
 
 
@@ -221,15 +199,19 @@ def text_config(config: Any) -> Any:
 
     text = config.get_text_config(decoder=True)
     if type(text) not in MODEL_FOR_CAUSAL_LM_MAPPING:
-        raise DerbyError(
-            f"Models of type {config.model_type!r} do not continue a text: choose a causal "
-            f"language model."
-        )
+        raise _unsuitable(config)
     if text is not config:  # what is said of the whole holds for its part
         text.tie_word_embeddings = config.tie_word_embeddings
         if (quantised := getattr(config, "quantization_config", None)) is not None:
             text.quantization_config = quantised
     return text
+
+
+def _unsuitable(config: Any) -> DerbyError:
+    return DerbyError(
+        f"Models of type {config.model_type!r} cannot be decoded here: choose another causal "
+        "language model."
+    )
 
 
 def fix_positions(model: Any) -> None:
@@ -259,9 +241,7 @@ def _placement(device: str) -> dict[str, Any]:
     present = ["CPU", *(f"CUDA:{i}" for i in range(torch.cuda.device_count())), "AUTO"]
     name = "CUDA:0" if device.upper() == "CUDA" else device.upper()
     if name not in present:
-        raise DerbyError(
-            f"The torch engine finds no device {device!r} here: choose {_either(present)}."
-        )
+        raise unknown("device", device, present)
     if name == "CPU":
         return {}
     return {"device_map": "auto" if name == "AUTO" else {"": name.lower()}}
@@ -289,8 +269,3 @@ def _calling(model: Any) -> "Calling":
         positions="position_ids" in named,
         cache="cache_params" if "cache_params" in named else "past_key_values",
     )
-
-
-def _either(names: Any) -> str:
-    *most, last = names
-    return f"{', '.join(most)} or {last}"

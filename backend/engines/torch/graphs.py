@@ -82,7 +82,7 @@ class CudaGraphs:
             raise
         except RuntimeError:
             self._failed = True
-            log.warning("passes run without CUDA graphs, because capturing failed", exc_info=True)
+            log.warning("capturing failed", exc_info=True)
             return run
 
     def _captured(self, run: Run) -> Run:

@@ -63,7 +63,7 @@ class GrowingLayer(CacheLayerMixin):
     def buffers(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values with their spare capacity."""
         if self.keys is None or self.values is None:
-            raise RuntimeError("this layer has no rows yet")
+            raise RuntimeError("no rows yet")
         return self.keys, self.values
 
     def gather(self, start: int, index: torch.Tensor) -> None:
@@ -178,7 +178,7 @@ class GrowingStore(Store):
     @torch.inference_mode()
     def hidden_states(self, layers: Layers) -> HiddenStates:
         if not set(layers) <= self._hidden.keys():
-            raise RuntimeError(f"no pass has shown the hidden states of layers {layers}")
+            raise RuntimeError(f"no hidden states {layers}")
         # Layers may lie on several devices.
         return torch.cat([self._hidden[i][0].float().cpu() for i in layers], -1).numpy()
 
@@ -204,7 +204,7 @@ class GrowingStore(Store):
         layers = sorted(int(index) for index in indexes if index.isdecimal())
         calling = self._calling
         if arrays.keys() != {f"{kind}.{index}" for kind in KINDS for index in layers}:
-            raise RuntimeError("arrays of another model")
+            raise RuntimeError("another model's arrays")
         self._cache = GrowingCache()
         for index in layers:
             layer = GrowingLayer()

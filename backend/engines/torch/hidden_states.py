@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from backend.errors import DerbyError
+from backend.engines.base import no_trained_draft
 
 
 class HiddenStatesTap:
@@ -60,10 +60,7 @@ def layers_of(model: Any) -> Any:
     for part in model.get_decoder().children():
         if isinstance(part, ModuleList) and len(part) == count:
             return part
-    raise DerbyError(
-        f"Models of type {model.config.model_type!r} do not show the hidden states of their layers,"
-        " which this draft reads: choose a draft model with its vocabulary."
-    )
+    raise no_trained_draft(model.config.model_type)
 
 
 _TAPS: WeakKeyDictionary[Any, HiddenStatesTap] = WeakKeyDictionary()

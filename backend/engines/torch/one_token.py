@@ -27,7 +27,7 @@ class OneTokenStore(Store):
     @torch.inference_mode()
     def run(self, work: Pass) -> Logits:
         if not work.plain:
-            raise RuntimeError("this model takes no tree")
+            raise RuntimeError("takes no tree")
         tokens, rows = work.tokens.tolist(), work.rows.tolist()
         begun = self._computed if self._computed == work.held else 0
         self._text[work.held :] = tokens
@@ -60,13 +60,13 @@ class OneTokenStore(Store):
         return logits.float().cpu().numpy()
 
     def gather(self, start: int, index: NDArray[np.int64]) -> None:
-        raise RuntimeError("a text that is computed token by token has no holes")
+        raise RuntimeError("has no holes")
 
     def read(self, places: NDArray[np.int64]) -> Arrays:
-        raise RuntimeError("the state of a text is no cache of its tokens")
+        raise RuntimeError("has no cache")
 
     def write(self, arrays: Arrays) -> None:
-        raise RuntimeError("arrays of another model")
+        raise RuntimeError("another model's arrays")
 
     def close(self) -> None:
         self._text, self._computed = [], 0

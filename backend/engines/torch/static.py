@@ -314,7 +314,7 @@ class StaticStore(Store):
     @torch.inference_mode()
     def hidden_states(self, layers: Layers) -> HiddenStates:
         if self._hidden is None or layers != LAST_LAYER:
-            raise RuntimeError(f"no pass has shown the hidden states of layers {layers}")
+            raise RuntimeError(f"no hidden states {layers}")
         return self._hidden.float().cpu().numpy()
 
     def reserve(self, rows: int) -> None:
@@ -362,7 +362,7 @@ class StaticStore(Store):
     def write(self, arrays: Arrays) -> None:
         layout, dtype = self._shared.layout, self._shared.calling.dtype
         if len(arrays) != 2 * layout.layers:
-            raise RuntimeError(f"{len(arrays)} arrays for {layout.layers} layers")
+            raise RuntimeError("another model's arrays")
         length = arrays[f"{KINDS[0]}.0"].shape[2]
         self._make_room(0, length)
         for kind, buffer in zip(KINDS, (self._cache.keys, self._cache.values), strict=True):
