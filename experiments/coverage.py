@@ -6,6 +6,7 @@ from statistics import median
 from backend.bench.runner import raced, whole
 from backend.racing.race import Race
 from backend.results.intervals import Ratio
+from backend.results.result import result_of
 from backend.strategies.column import default_column
 from backend.strategies.registry import BASELINE
 from experiments.experiment import Experiment, Setup
@@ -34,8 +35,7 @@ def coverage(setup: Setup) -> list[CoverageResult]:
         setup.say(f"race {number + 1} of {setup.rounds}")
         prompt = setup.prompts[number % len(setup.prompts)].text
         race = Race(replace(setup.request, prompt=prompt), (column, column), setup.target)
-        first, second = whole(raced(race, setup.models)).scores
-        found.append(second.gain_over(first))
+        found.append(result_of(whole(raced(race, setup.models))).rows[1].speedup)
     return [summed_up(column.label, found)]
 
 

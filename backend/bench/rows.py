@@ -4,7 +4,7 @@ A row tells places and figures; what they are of stands in the plan, whose ident
 that come back from a file or a browser are untrusted.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Annotated
@@ -15,8 +15,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from backend.bench.plan import Job, Plan
 from backend.bench.prompts import MOST_TURNS
 from backend.errors import DerbyError
-from backend.results.figures import figure
+from backend.results.measured import figure
 from backend.results.metrics import Score
+from backend.results.result import Row as ResultRow
+from backend.results.result import result_of
 from backend.results.scoreboard import Scoreboard
 from backend.untrusted import UntrustedError, read_json
 
@@ -36,17 +38,13 @@ class _Read(BaseModel):
 class Figures(_Read):
     """One column on one prompt, beside KV reuse alone on the same.
 
-    speedup: KV reuse's decode time over this column's, for the same tokens; end_to_end: the same
-    from the beginning, prefill included; 0 where the prompt was answered by a single step, and
-    where nobody knows how many tokens a step wrote. ttft, tpot, tokens_per_forward and mask are in
-    their figures' units, overhead, a step's time outside draft, mask and forward, in milliseconds;
-    None where unknown. drafted and accepted are counts, positions those of a score, agreed and
-    compared those of the figure "agreement". equal: the text is KV reuse's. clock: whose time it
-    is, as a score has it.
+    speedup: as the result of a race has it, 0 where there is none. ttft, tpot, tokens_per_forward
+    and mask are in their figures' units, overhead, a step's time outside draft, mask and forward,
+    in milliseconds; None where unknown. drafted and accepted are counts, positions those of a
+    score. equal: the text is KV reuse's. clock: whose time it is, as a score has it.
     """
 
     speedup: Amount
-    end_to_end: Amount
     ttft: Amount | None
     tpot: Amount | None
     tokens_per_forward: Amount | None
@@ -54,8 +52,6 @@ class Figures(_Read):
     drafted: Count
     accepted: Count
     positions: Positions = ()
-    agreed: Count
-    compared: Count
     overhead: Annotated[float, Field(ge=-1e9, le=1e9)] | None
     equal: bool
     clock: Annotated[str, Field(pattern="^(own|server|network)$")]
@@ -84,46 +80,39 @@ class Row(_Read):
         return self.model_dump_json() + "\n"
 
 
-def row_of(
-    plan: Plan,
-    job: Job,
-    boards: Sequence[Scoreboard],
-    public: Callable[[str], str] = str,
-    machine: str = "",
-) -> Row:
-    """What the races of a job's turns came to; `public` is how sentences name models."""
+def row_of(plan: Plan, job: Job, boards: Sequence[Scoreboard], machine: str = "") -> Row:
+    """What the races of a job's turns came to."""
     return Row(
         of=plan.identity,
         job=job.number,
         machine=machine[:200],
         raw=any(board.conditions is not None and board.conditions.raw for board in boards),
-        turns=tuple(_turn(board, public) for board in boards),
+        turns=tuple(_turn(board) for board in boards),
     )
 
 
-def _turn(board: Scoreboard, public: Callable[[str], str]) -> tuple[Figures | Reason, ...]:
+def _turn(board: Scoreboard) -> tuple[Figures | Reason, ...]:
     base = board.scores[0]
     return tuple(
-        figures_of(base, score)
-        if base.steps and score.steps and not (base.message or score.message)
-        else public(score.message)[:2_000]
-        for score in board.scores
+        figures_of(base, row)
+        if base.steps and row.score.steps and not (base.message or row.message)
+        else row.message[:2_000]
+        for row in result_of(board).rows
     )
 
 
-def figures_of(base: Score, score: Score) -> Figures:
+def figures_of(base: Score, row: ResultRow) -> Figures:
     """What a column's run says beside the baseline's on the same prompt."""
     ttft, tpot, tokens_per_forward, mask = (
-        _rounded(figure(name).value(score, base))
+        _rounded(figure(name).value(row))
         for name in ("ttft", "tpot", "tokens_per_forward", "mask_wait")
     )
-    until = len(score.tokens if score.reason == "photo finish" else base.tokens)
+    score = row.score
     alike = score.tokenizer == base.tokenizer  # else a token's id means something else
-    agreed, compared = score.agreement_with(base)
+    limit = len(score.tokens) if score.reason == "photo finish" else len(base.tokens)
     rest = score.parts.get("rest", 0.0) / max(score.steps, 1) * 1e3
     return Figures(
-        speedup=_rounded(score.speedup_over(base)) or 0.0,
-        end_to_end=_rounded(_end_to_end(base, score)) or 0.0,
+        speedup=_rounded(row.speedup.value) or 0.0,
         ttft=ttft,
         tpot=tpot,
         tokens_per_forward=tokens_per_forward,
@@ -131,10 +120,8 @@ def figures_of(base: Score, score: Score) -> Figures:
         drafted=score.drafted,
         accepted=score.accepted,
         positions=tuple(score.positions),
-        agreed=agreed,
-        compared=compared,
         overhead=_rounded(rest) if score.parts else None,
-        equal=score.tokens == base.tokens[:until] if alike else score.text == base.text,
+        equal=score.tokens == base.tokens[:limit] if alike else score.text == base.text,
         clock=score.clock,
     )
 
@@ -142,14 +129,6 @@ def figures_of(base: Score, score: Score) -> Figures:
 def _rounded(value: float | None) -> float | None:
     """In digits that mean something."""
     return None if value is None else float(f"{value:.6g}")
-
-
-def _end_to_end(base: Score, score: Score) -> float:
-    """The baseline's time over the column's, from the beginning of either to the last token that
-    both have written; 0 where that is not known.
-    """
-    last = min(len(base.times), len(score.times)) - 1
-    return base.times[last] / score.times[last] if last >= 0 else 0.0
 
 
 def rows_in(text: str, plan: Plan) -> list[Row]:

@@ -12,8 +12,8 @@ from typing import Annotated
 
 from backend.bench.plan import Plan
 from backend.bench.rows import Figures, Positions, Row
-from backend.results.figures import figure
 from backend.results.intervals import median_ratio
+from backend.results.measured import figure
 
 #: Stands for all categories, and for all machines.
 ALL = "all"
@@ -35,10 +35,9 @@ class Measured:
 class ColumnResult:
     """One column's medians over all prompts. Times in milliseconds.
 
-    clock: whose time it is, as a score has it. speedup: median of per-prompt ratios of decode time,
-    KV reuse over this column, for the same tokens, with its 95 % interval, which only one clock
-    has, and the lowest and highest ratio in `spread`. end_to_end: the same from the beginning,
-    prefill included. by_position: the accepted share of guesses 1, 2, 3, ... of a round, over all
+    clock: whose time it is, as a score has it. speedup: median of the prompts' speed-ups over KV
+    reuse, with its 95 % interval, which only one clock has, and the lowest and highest in `spread`.
+    by_position: the accepted share of guesses 1, 2, 3, ... of a round, over all
     prompts. overhead: a step's time outside draft, mask and forward. equal: prompts whose
     text was that of KV reuse, each time, of those compared. None: unknown, as much is of servers.
     """
@@ -52,11 +51,9 @@ class ColumnResult:
     speedup: Annotated[float | None, figure("speedup")]
     interval: tuple[float, float] | None
     spread: tuple[float, float] | None
-    end_to_end: float | None
     tokens_per_forward: Annotated[float | None, figure("tokens_per_forward")]
     acceptance: Annotated[float | None, figure("accepted")]
     by_position: list[float]
-    agreement: Annotated[float | None, figure("agreement")]
     overhead: float | None
     mask: Annotated[float | None, figure("mask_wait")]
     equal: int
@@ -129,7 +126,6 @@ def _result(found: Sequence[Measured], category: str, machine: str) -> ColumnRes
     ratio = median_ratio(speedups, [each.prompt for each in fast])
     prompts = {each.prompt for each in found}
     clocks, drafted = {each.clock for each in figures}, sum(each.drafted for each in figures)
-    compared = sum(each.compared for each in figures)
     return ColumnResult(
         column=found[0].column,
         clock=" and ".join(sorted(clocks)),
@@ -140,11 +136,9 @@ def _result(found: Sequence[Measured], category: str, machine: str) -> ColumnRes
         speedup=ratio.value or None,
         interval=ratio.interval if clocks == {"own"} else None,
         spread=(min(speedups), max(speedups)) if fast else None,
-        end_to_end=_median(each.end_to_end or None for each in figures),
         tokens_per_forward=_median(each.tokens_per_forward for each in figures),
         acceptance=sum(each.accepted for each in figures) / drafted if drafted else None,
         by_position=_by_position(each.positions for each in figures),
-        agreement=sum(each.agreed for each in figures) / compared if compared else None,
         overhead=_median(each.overhead for each in figures),
         mask=_median(each.mask for each in figures),
         equal=len(prompts - {each.prompt for each in found if not each.figures.equal}),

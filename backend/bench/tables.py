@@ -6,7 +6,7 @@ from typing import Any, get_type_hints
 from rich.table import Table
 
 from backend.bench.summary import ALL, ColumnResult
-from backend.results.figures import DASH, FEW, NONE, Figure
+from backend.results.measured import DASH, FEW, NONE, Figure
 
 #: Fields that are words; figures stand at the right.
 WORDS = (
@@ -23,7 +23,7 @@ WORDS = (
 )
 
 #: Fields that are left out where all hold this.
-USUAL = {"clock": "own", "category": "all", "machine": "all", "agreement": 1.0}
+USUAL = {"clock": "own", "category": "all", "machine": "all"}
 
 
 def results_table(title: str, results: Sequence[Any]) -> Table:

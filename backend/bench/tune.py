@@ -19,6 +19,7 @@ from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.intervals import UNKNOWN, Ratio, median_ratio
 from backend.results.metrics import Score
+from backend.results.result import Row, result_of
 from backend.strategies.column import Column, parse_column
 from backend.strategies.registry import BASELINE, strategies
 from backend.text import takes_chats
@@ -149,32 +150,31 @@ class _Runs:
     tokens: int
     models: LoadedModels
     say: Say
-    _known: dict[str, list[tuple[Score, Score]]] = field(default_factory=dict)
+    _known: dict[str, list[Row]] = field(default_factory=dict)
 
     def scores(self, text: str) -> list[Score]:
         """A column's scores, prompt by prompt."""
-        return [score for _, score in self._pairs(text)]
+        return [row.score for row in self._rows(text)]
 
-    def _pairs(self, text: str) -> list[tuple[Score, Score]]:
-        """KV reuse's score and the column's on each prompt."""
+    def _rows(self, text: str) -> list[Row]:
+        """The column's row on each prompt."""
         if text not in self._known:
             self.say(f"running {text}")
             columns = with_baseline((parse_column(text),))
             self._known[text] = [
-                self._pair(columns, prompt, place) for place, prompt in enumerate(self.prompts)
+                self._row(columns, prompt, place) for place, prompt in enumerate(self.prompts)
             ]
         return self._known[text]
 
-    def _pair(self, columns: tuple[Column, ...], prompt: Prompt, place: int) -> tuple[Score, Score]:
+    def _row(self, columns: tuple[Column, ...], prompt: Prompt, place: int) -> Row:
         """Each alone; who begins rotates."""
         first, request = place % len(columns), Request(prompt.text, self.tokens)
         race = Race(request, columns, self.target, first=first, raw_allowed=True)
-        base, score = whole(raced(race, self.models)).scores
-        return base, score
+        return result_of(whole(raced(race, self.models))).rows[-1]
 
     def speedup(self, text: str) -> Ratio:
-        """The column's median speed-up over KV reuse; prompts that one step answers say nothing."""
-        found = (score.speedup_over(base) for base, score in self._pairs(text))
+        """The column's median speed-up over KV reuse; short answers say nothing."""
+        found = (row.speedup.value for row in self._rows(text))
         return median_ratio([speedup for speedup in found if speedup])
 
     def advice(self, text: str, promised: float) -> Advice:

@@ -9,7 +9,8 @@ from backend.bench.runner import raced
 from backend.errors import DerbyError
 from backend.racing.models import LoadedModels
 from backend.racing.race import MAX_COLUMNS, Race
-from backend.results.sentences import verdict
+from backend.results.result import result_of
+from backend.results.words import verdict
 from backend.strategies.column import Column, parse_column
 from backend.strategies.registry import BASELINE, strategies
 from backend.types import ModelSpec, Request, Sampling
@@ -105,11 +106,12 @@ def _run(
         raise DerbyError(base.message)
     verdicts: list[tuple[str, str]] = []
     equal = True
-    for index, (column, score) in enumerate(zip(columns, board.scores, strict=True)):
+    for column, row in zip(columns, result_of(board).rows, strict=True):
+        score = row.score
         early = score.reason == "photo finish"
         expected = base.tokens[: len(score.tokens)] if early else base.tokens
         same = score.state == "done" and score.tokens == expected
         equal &= same
-        said = "equal" if same else score.message or verdict(board, index)
+        said = "equal" if same else verdict(board, row)
         verdicts.append((column.label, said))
     return Result(case, len(base.tokens), equal, tuple(verdicts))

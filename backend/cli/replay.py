@@ -9,10 +9,13 @@ import typer
 from backend.cli.console import out, visible
 from backend.cli.options import AsJson
 from backend.cli.tables import conclude
+from backend.errors import DerbyError
 from backend.events import to_json
+from backend.export.tables import files_of
 from backend.records.file import load
 from backend.records.record import board
-from backend.web.export import FORMS, file_of
+
+FORMS = {"json": "race.json", "csv": "race.csv", "markdown": "race.md", "svg": "race.svg"}
 
 
 def replay(
@@ -31,9 +34,11 @@ def replay(
         for event in record.events:
             print(json.dumps(to_json(event)))
         return
-    record = record.published(visible)
     if form:
-        print(file_of(record, form)[2], end="")
+        if form not in FORMS:
+            raise DerbyError(f"There is no form {form!r:.40}; choose from {', '.join(FORMS)}.")
+        text = files_of(record)[FORMS[form]]
+        print(text if form in ("json", "svg") else visible(text.replace("\r\n", "\n")), end="")
         return
     conclude(board(record))
     out.print(f"Recorded: {visible(record.place)}.", style="dim", highlight=False, markup=False)

@@ -12,10 +12,10 @@ from rich.text import Text
 from backend.cli.console import out, visible
 from backend.costs.pass_costs import PassCosts
 from backend.events import Event
-from backend.results.figures import figures
-from backend.results.metrics import Score
+from backend.results.measured import summary as figures_of_summary
+from backend.results.result import result_of
 from backend.results.scoreboard import Scoreboard
-from backend.results.sentences import ledger, ran_alone, reason, verdict
+from backend.results.words import doubt, headline, state, verdict, why
 
 STYLES = {
     "sampled": "",
@@ -41,53 +41,41 @@ def conclude(board: Scoreboard) -> None:
 
 
 def summary(board: Scoreboard) -> Table:
-    """One line a column: how it ended, timings and their causes."""
-    caption = f"{_clocks(board)}. {ledger(board)}"
-    table = Table(caption=caption.strip(), box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    """The result above one line a column: how it ended, timings and their causes."""
+    result = result_of(board)
+    table = Table(caption=visible(doubt(board, result)), box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("column", min_width=13)
     table.add_column("state", min_width=11)
-    shown = figures("summary")
+    shown = figures_of_summary()
     for figure in shown:
         heading = figure.heading.replace(", ", " ").replace(" ", "\n")
         table.add_column(heading, justify="right", no_wrap=True, min_width=4)
-    for index, score in enumerate(board.scores):
-        cells = [figure.cell(score, board.baseline) for figure in shown]
-        table.add_row(board.columns[index].label, _state(score), *cells)
+    for row in result.rows:
+        cells = [figure.cell(row) for figure in shown]
+        table.add_row(visible(board.columns[row.column].label), state(row), *cells)
     return table
 
 
-def _clocks(board: Scoreboard) -> str:
-    """Which clocks the times are from."""
-    turns = any(not column.strategy.alone for column in board.columns)
-    said = ["Each column on its own clock, in turns"] if turns else []
-    alone = [(board.name(i), ran_alone(board, i)) for i in range(len(board.columns))]
-    return "; ".join([*said, *(f"{name} {clause}" for name, clause in alone if clause)])
-
-
-def _state(score: Score) -> str:
-    if score.state == "prefill":
-        return f"prefill {score.prefilled}/{score.prompt_tokens}"
-    return score.reason or score.state
-
-
 def texts(board: Scoreboard) -> Group:
-    """Every column's text below its name and its sentences; a program's values below, as JSON."""
+    """The headline, and every column's text below its name and its sentences; a program's values
+    below, as JSON.
+    """
+    result = result_of(board)
     parts: list[Text] = []
-    for index, (column, score) in enumerate(zip(board.columns, board.scores, strict=True)):
-        outcome = score.message or verdict(board, index)
-        parts.append(Text(f"\n{column.label}", style="bold"))
-        for sentence in filter(None, (outcome, reason(board, index))):
-            parts[-1].append(f"  {sentence.removesuffix('.')}.", style="not bold dim")
+    for row in result.rows:
+        parts.append(Text(f"\n{visible(board.columns[row.column].label)}", style="bold"))
+        for sentence in filter(None, (verdict(board, row), why(board, row))):
+            parts[-1].append(f"  {visible(sentence.removesuffix('.'))}.", style="not bold dim")
         body = Text()
-        for origin, piece in score.spans:
+        for origin, piece in row.score.spans:
             body.append(visible(piece), style=STYLES[origin])
         parts.append(body)
-        if score.values:
-            parts.append(Text(visible(json.dumps(score.values, ensure_ascii=False))))
+        if row.score.values:
+            parts.append(Text(visible(json.dumps(row.score.values, ensure_ascii=False))))
     legend = Text("\n")
     for origin, style in STYLES.items():
         legend.append(f"{origin}  ", style=style)
-    return Group(*parts, legend)
+    return Group(*parts, legend, Text(f"\n{visible(headline(board, result))}", style="bold"))
 
 
 def curve(costs: PassCosts, draft_steps: Mapping[str, float]) -> Table:

@@ -1,106 +1,102 @@
-"""A race as one SVG picture, for chats and documents: a lane for each column, as the page has it in
-the end, with its speed-up.
+"""A race as one SVG picture, for chats and documents: a bar for each column, as the page has it in
+the end. It has no script, no style sheet and nothing from elsewhere.
 """
 
-from collections.abc import Iterator
-from dataclasses import replace
+from html import escape
+from textwrap import shorten, wrap
 
-from backend.export.svg import (
-    BAD,
-    BRAND,
-    COLOURS,
-    FAINT,
-    INK,
-    RULE,
-    SOFT,
-    box,
-    fitted,
-    line,
-    picture,
-    text,
-    wrapped,
-)
 from backend.models.files import model_title
 from backend.records.record import RaceRecord, board
-from backend.results import sentences
-from backend.results.figures import counted, figure, ordinal, rate, span
-from backend.results.scoreboard import Scoreboard
-from backend.results.track import length_at, photo_finish, ranks, unit_of
+from backend.results.measured import counted, factor, span
+from backend.results.result import Row, result_of
+from backend.results.words import beside, doubt, headline, mark
 
-WIDTH, MARGIN = 1200, 44
-RIGHT = WIDTH - MARGIN
+WIDTH, MARGIN, TOP, COLUMN, FOOT = 1200, 44, 190, 78, 90
 
-#: Heights: of what stands above the headline, of a line of it, of a column, of the scale, of a line
-#: of the foot.
-TOP, HEADLINE, COLUMN, SCALE, LINE = 140, 34, 78, 40, 28
+#: Where bars begin, how long the longest may be, and where numbers end.
+BEGIN, LENGTH, RIGHT = 340, 560, WIDTH - MARGIN
 
-#: Of a lane: where it begins, how long and how thick it is, the room of the name before it, and
-#: where the place ends behind it.
-BEGIN, LENGTH, THICK, ASIDE, PLACE = 350, 460, 30, 280, 900
+INK, SOFT, FAINT, PLAIN, WINNER = "#1b2430", "#566273", "#eef1f5", "#64748b", "#00704e"
 
 
 def picture_of(record: RaceRecord) -> str:
-    """The picture of a race: model and prompt, the headline, the lanes, where and when it was run,
-    and any doubt about its timings.
-    """
-    made, target = board(record), replace(record.target, name=model_title(record.target.name))
-    first, *more = wrapped(sentences.gist(record.request.prompt), RIGHT - MARGIN - 30, 38)
-    prompt = f"{first}\N{HORIZONTAL ELLIPSIS}" if more else first
+    """Model and prompt, the headline, the bars, and where and when it was run."""
+    made = board(record)
+    result = result_of(made)
+    height = TOP + COLUMN * len(result.rows) + FOOT
+    target, machine = record.target, record.machine
+    model = f"{model_title(target.name)}, {target.engine} {target.precision}"
+    said = headline(made, result)
     parts = [
-        box(0, 0, WIDTH, 10, BRAND),
-        text(MARGIN, 58, "Decode Derby", 32, BRAND, bold=True),
-        text(RIGHT, 58, fitted(str(target), 820, 25), 25, SOFT, "end"),
-        text(MARGIN, 108, prompt, 34, INK, bold=True),
+        _text(MARGIN, 52, "Decode Derby", 30, WINNER, bold=True),
+        _text(RIGHT, 52, model, 22, SOFT, "end"),
+        _text(MARGIN, 98, shorten(record.request.prompt, 62, placeholder=" ..."), 28, bold=True),
+        *(_text(MARGIN, 138 + 30 * n, line, 24) for n, line in enumerate(wrap(said, 92)[:2])),
     ]
-    headline = sentences.headline(made)
-    lines = wrapped(headline, RIGHT - MARGIN, 26)
-    parts += [text(MARGIN, TOP + 12 + HEADLINE * n, each, 26, INK) for n, each in enumerate(lines)]
-    top = TOP + HEADLINE * len(lines)
-    end = top + COLUMN * len(made.columns)
-    finish = photo_finish(made)
-    lengths = [length_at(made, i, finish) for i in range(len(made.scores))]
-    whole, places = max(*lengths, 1.0), ranks(made, finish) if finish else {}
-    for index, length in enumerate(lengths):
-        place, shared = places.get(index, (0, False))
-        words = ordinal(place, shared=shared) if place else ""
-        parts += _lane(made, index, length / whole, words, top + COLUMN * (index + 0.5))
-    parts += [line(((BEGIN + LENGTH, top), (BEGIN + LENGTH, end + 8)), INK, 2)]
-    count = counted(round(whole), unit_of(made))
-    parts += [text(BEGIN + LENGTH, end + 26, count, 20, INK, "middle")]
-    parts += [line(((MARGIN, end + SCALE), (RIGHT, end + SCALE)), RULE, 2)]
-    machine = record.machine
-    where = f"{record.made[:10]}, {machine.processor or 'unknown processor'}"
-    foot = [(f"{where}, {counted(machine.cores, 'core')}", SOFT)]
-    foot += [(sentences.doubt(made), COLOURS["slower"])]
-    rows = [
-        (row, shade) for said, shade in foot for row in wrapped(said, RIGHT - MARGIN, 20) if row
-    ]
-    for number, (row, shade) in enumerate(rows, 1):
-        parts.append(text(MARGIN, end + SCALE + LINE * number, row, 20, shade))
-    height = end + SCALE + LINE * (len(rows) + 1)
-    return picture(WIDTH, height, "Decode Derby: a race", headline, parts)
+    longest = max(
+        [1.0, *((row.speedup.interval or (0, row.speedup.value))[1] for row in result.rows)]
+    )
+    for row in result.rows:
+        y = TOP + COLUMN * row.column
+        parts += _bar(row, y, LENGTH / longest, won=row.column == result.winner)
+    one, bottom = BEGIN + LENGTH / longest, height - FOOT
+    if result.baseline:
+        parts += [_box(one - 1, TOP - 6, 2, bottom - TOP + 6, SOFT)]
+        parts += [_text(one, bottom + 18, "KV reuse", 18, SOFT, "middle")]
+    where = (
+        f"{record.made[:10]}, {machine.processor or 'unknown processor'}, "
+        f"{counted(machine.cores, 'core')}. {doubt(made, result)}"
+    )
+    parts += [_text(MARGIN, bottom + 56, where, 20, SOFT)]
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '
+        f'viewBox="0 0 {WIDTH} {height}" role="img" font-family="system-ui, sans-serif">\n'
+        f"<title>Decode Derby: a race</title>\n<desc>{_printed(said)}</desc>\n"
+        f"{_box(0, 0, WIDTH, height, '#ffffff')}{''.join(parts)}</svg>\n"
+    )
 
 
-def _lane(made: Scoreboard, index: int, share: float, place: str, y: float) -> Iterator[str]:
-    """A column's name, what became of its text, its lane around the height `y`, `share` of the
-    longest, its place, and its speed-up with the interval.
+def _bar(row: Row, y: float, unit: float, *, won: bool) -> list[str]:
+    """A column's name, what became of its text, its bar of `unit` pixels for a speed-up of 1, and
+    its number.
     """
-    score, colour = made.scores[index], COLOURS[made.pace(index)]
-    yield text(MARGIN, y - 4, fitted(made.name(index), ASIDE, 28, bold=True), 28, INK, bold=True)
-    whole = score.state == "done" and not score.expected
-    became = sentences.kept(made, index) if whole else sentences.state(score)
-    yield text(MARGIN, y + 25, became, 24)
-    if score.message:
-        yield text(BEGIN, y + 9, fitted(f"failed: {score.message}", RIGHT - BEGIN, 26), 26, BAD)
-        return
-    yield box(BEGIN, y - THICK / 2, LENGTH, THICK, FAINT, 4)
-    yield box(BEGIN, y - THICK / 2, LENGTH * share, THICK, colour, 4)
-    yield text(PLACE, y + 9, place, 26, INK, "end", bold=True)
-    speed = figure("time" if score.fed else "speedup")
-    value = speed.value(score, made.baseline)
-    shown = speed.unit.text(value) if value is not None else ""
-    if made.baseline_index is None and score.tokens_per_second:
-        shown = f"{rate(score.tokens_per_second)} tokens/s"
-    yield text(RIGHT, y, shown, 36 if value is not None else 28, colour, "end", bold=True)
-    interval = "" if made.noisy else span(made.gain(index)).strip(" ()")
-    yield text(RIGHT, y + 27, interval or sentences.pace(made, index), 22, colour, "end")
+    colour = WINNER if won else PLAIN
+    name = shorten(row.name, 20, placeholder="...")
+    parts = [
+        _text(MARGIN, y + 24, name, 26, bold=True),
+        _text(MARGIN, y + 52, mark(row), 20, SOFT),
+        _box(BEGIN, y + 8, LENGTH, 30, FAINT),
+        _box(BEGIN, y + 8, row.speedup.value * unit, 30, colour),
+    ]
+    if row.speedup.interval:
+        low, high = (BEGIN + end * unit for end in row.speedup.interval)
+        parts += [_box(low, y + 22, high - low, 2, INK)]
+        parts += [_box(end - 1, y + 17, 2, 12, INK) for end in (low, high)]
+    number = factor(row.speedup.value) if row.speedup.value else "failed" if row.message else ""
+    parts += [_text(RIGHT, y + 30, number + span(row.speedup), 28, colour, "end", bold=True)]
+    return [*parts, _text(RIGHT, y + 56, beside(row), 20, SOFT, "end")]
+
+
+def _box(x: float, y: float, width: float, height: float, colour: str) -> str:
+    size = f'width="{width:.1f}" height="{height:.1f}"'
+    return f'<rect x="{x:.1f}" y="{y:.1f}" {size} rx="3" fill="{colour}"/>\n'
+
+
+def _text(
+    x: float,
+    y: float,
+    words: str,
+    size: int,
+    colour: str = INK,
+    anchor: str = "start",
+    *,
+    bold: bool = False,
+) -> str:
+    weight = ' font-weight="bold"' if bold else ""
+    place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
+    return f'<text {place} font-size="{size}" fill="{colour}"{weight}>{_printed(words)}</text>\n'
+
+
+def _printed(words: str) -> str:
+    """The words in one line, without what cannot be printed, as text of XML."""
+    return escape(" ".join("".join(c if c.isprintable() else " " for c in words).split()))

@@ -16,10 +16,10 @@ from backend.libraries.transformers import TRANSFORMERS
 from backend.models.files import BUILT_IN
 from backend.models.gguf import SUFFIX
 from backend.programs.parser import is_program
-from backend.results.figures import factor
+from backend.results.measured import likely
 from backend.results.metrics import Score
+from backend.results.result import result_of
 from backend.results.scoreboard import Scoreboard
-from backend.results.sentences import as_sentence
 from backend.strategies.column import Column, OwnModel, default_column
 from backend.strategies.equivalent import NOTHING_DRAFTED, Equivalent
 from backend.strategies.libraries import DRAFT_TOKENS
@@ -83,12 +83,10 @@ def snippet(
     request: Request,
     target: ModelSpec,
     library: str,
-    public: Callable[[str], str] = str,
 ) -> Snippet:
     """Code with which `library` does what a column of the race did, with the settings that its run
-    used. Prompts, names and grammars stay literals, whatever they contain; models are called what
-    `public` calls them. Raises DerbyError for a column that failed or is a server's, a program, and
-    an unknown library.
+    used. Prompts, names and grammars stay literals, whatever they contain. Raises DerbyError for a
+    column that failed or is a server's, a program, and an unknown library.
     """
     column, score = board.columns[index], board.scores[index]
     if score.state == "failed":
@@ -104,25 +102,22 @@ def snippet(
         names = ", ".join(LIBRARIES)
         raise DerbyError(f"There is no code for {library!r:.60}; choose from {names}.")
     template, decision = LIBRARIES[library], score.decision
-    named, shown = column.named(public), replace(target, name=public(target.name))
     try:
-        made = library_column(named, library, shown, decision)
+        made = library_column(column, library, target, decision)
         settings = made.settings()
         if not template.raced:
-            settings = _settings(named, library, _equivalent(named, decision))
-        spec = made.target(shown)
-        for name in (spec.name, *named.drafts.values()):
+            settings = _settings(column, library, _equivalent(column, decision))
+        spec = made.target(target)
+        for name in (spec.name, *column.drafts.values()):
             _require_files(name, library)
         code = "\n".join(template.write(spec, request, settings)) + "\n"
     except DerbyError as error:
         return Snippet(library, template.language, "", str(error))
-    folder = "Replace the model's name with your own path. " * ((named, shown) != (column, target))
-    note = folder + " ".join(_notes(column, score, request, target, spec))
+    note = " ".join(_notes(column, score, request, target, spec))
     if not template.raced:
         return Snippet(library, template.language, code, note)
-    real = library_column(column, library, target, decision)
-    raced, speedup = _raced(board, real, target)
-    return Snippet(library, template.language, code, note, real, public(raced), speedup)
+    raced, speedup = _raced(board, made, target)
+    return Snippet(library, template.language, code, note, made, raced, speedup)
 
 
 def usual(board: Scoreboard, request: Request, target: ModelSpec) -> int:
@@ -133,8 +128,10 @@ def usual(board: Scoreboard, request: Request, target: ModelSpec) -> int:
     def has_code(index: int) -> bool:
         return bool(usual_library(board, index, request, target))
 
-    faster = [i for i in range(len(board.columns)) if board.pace(i) == "faster" and has_code(i)]
-    return max(faster, key=board.speedup, default=board.baseline_index or 0)
+    rows = result_of(board).rows
+    faster = [row for row in rows if row.verdict == "faster" and has_code(row.column)]
+    best = max(faster, key=lambda row: row.speedup.value, default=None)
+    return best.column if best else board.baseline_index or 0
 
 
 def usual_library(board: Scoreboard, index: int, request: Request, target: ModelSpec) -> str:
@@ -213,13 +210,13 @@ def _require_files(name: str, library: str) -> None:
 
 def _raced(board: Scoreboard, column: Column, target: ModelSpec) -> tuple[str, float]:
     """How a column did that the race had, and its speed-up; "": it had none such."""
-    for index, other in enumerate(board.columns):
+    result = result_of(board)
+    for other, row in zip(board.columns, result.rows, strict=True):
         same = (other.name, other.settings()) == (column.name, column.settings())
         if same and other.target(target) == column.target(target):
-            if message := board.scores[index].message:
-                return f"Raced here: {message}", 0.0
-            speedup = 0.0 if board.noisy else board.speedup(index)
-            return (f"Raced here: {factor(speedup)}." if speedup else "Raced here."), speedup
+            known = row.speedup.value and not row.message and result.doubt != "noisy"
+            said = likely(row.speedup) if known else row.message or "no speed-up is known"
+            return f"Raced here: {said.removesuffix('.')}.", row.speedup.value if known else 0.0
     return "", 0.0
 
 
@@ -237,8 +234,5 @@ def _notes(
     if precision != spec.precision:
         yield f"The weights are {spec.precision} here; the column's were {precision}."
     if score.decision.why and not score.decision.plain:
-        yield as_sentence(score.decision.why.partition("; ")[0])
-    elif column.automatic and score.steps < 2:
-        yield "The column wrote too little to choose settings: run it longer."
-    elif column.automatic and score.state != "done" and not score.decision.settings:
-        yield "The column did not finish, so its settings are not final: run it to its end."
+        why = score.decision.why.partition("; ")[0].removesuffix(".")
+        yield f"{why[:1].upper()}{why[1:]}."

@@ -7,10 +7,13 @@ import re
 from collections.abc import Iterable, Iterator
 from io import StringIO
 
+from backend.export.picture import picture_of
+from backend.records.file import as_bytes
 from backend.records.record import RaceRecord, board
-from backend.results.figures import DASH, TIMES, Figure, figures, no_interval
+from backend.results.measured import DASH, FIGURES, TIMES, Figure
+from backend.results.result import Row, result_of
 from backend.results.scoreboard import Scoreboard
-from backend.results.sentences import headline, ledger, outcome, reason
+from backend.results.words import doubt, headline, mark, reasons
 
 #: How a cell begins that a spreadsheet would compute.
 FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n")
@@ -36,63 +39,60 @@ def _harmless(cell: object) -> object:
 
 
 def csv_table(record: RaceRecord) -> str:
-    """One line for each column: every figure of the result's table with its unit in the heading,
-    followed by the ends of its interval; "" for unknown values. "clock" says whose clock measured
-    the times.
+    """One line for each column: every figure with its unit in the heading, the ends of the
+    speed-up's interval, and how its text compares; "" for unknown values.
     """
     made = board(record)
-    headings = [heading for figure in figures("table") for heading in _headings(figure)]
-    lines = (_line(made, index) for index in range(len(made.columns)))
-    return csv_of([["column", *headings, "text", "message", "clock"], *lines])
+    headings = ["column", *map(_heading, FIGURES), "speed-up, low", "speed-up, high"]
+    lines = (_line(made, row) for row in result_of(made).rows)
+    return csv_of([[*headings, "verdict", "text", "message"], *lines])
 
 
-def _headings(figure: Figure) -> Iterator[str]:
-    unit = "" if figure.unit.name in (*figure.title.split(), TIMES) else f", {figure.unit.name}"
-    yield f"{figure.title}{unit}"
-    if figure.ratio is not no_interval:
-        yield from (f"{figure.title}, low", f"{figure.title}, high")
+def _heading(figure: Figure) -> str:
+    known = figure.unit.name in (*figure.title.split(), TIMES)
+    return figure.title if known else f"{figure.title}, {figure.unit.name}"
 
 
-def _line(made: Scoreboard, index: int) -> Iterator[str]:
-    """A cell for each heading."""
-    score, number = made.scores[index], "{:.6g}".format
-    yield made.columns[index].label
-    for figure in figures("table"):
-        value = figure.value(score, made.baseline)
-        yield "" if value is None else number(value * 100 if figure.unit.name == "%" else value)
-        if figure.ratio is not no_interval:
-            ends = figure.ratio(score, made.baseline).interval
-            yield from map(number, ends) if ends else ("", "")
-    yield outcome(made, index)
-    yield score.message
-    yield score.clock
+def _line(made: Scoreboard, row: Row) -> Iterator[object]:
+    yield made.columns[row.column].label
+    for figure in FIGURES:
+        value = figure.value(row)
+        percent = 100 if figure.unit.name == "%" else 1
+        yield None if value is None else f"{value * percent:.6g}"
+    yield from (f"{end:.6g}" for end in row.speedup.interval) if row.speedup.interval else ("", "")
+    yield from (row.verdict, mark(row), row.message)
 
 
 def markdown(record: RaceRecord) -> str:
-    """The headline, the result's table, the reason for each column's speed, and where the race ran.
-    Whatever a record says is plain text here: no markup, no new cell, no new line.
+    """The headline, the table of figures, why each column is as fast as it is, and where the race
+    ran. Whatever a record says is plain text here: no markup, no new cell, no new line.
     """
     made = board(record)
-    said = [(made.name(i), s.message or reason(made, i)) for i, s in enumerate(made.scores)]
-    reasons = "\n".join(f"- {_literal(name)}: {_literal(why)}" for name, why in said if why)
-    parts = [_literal(headline(made)), _table(made), reasons, _literal(ledger(made))]
+    result = result_of(made)
+    headings = ["Column", *(figure.heading for figure in FIGURES), "text"]
+    lines = [
+        [row.name, *(figure.cell(row) for figure in FIGURES), mark(row) or DASH]
+        for row in result.rows
+    ]
+    rules = [":--", *("--:" for _ in FIGURES), ":--"]
+    written = [map(_literal, headings), rules, *(map(_literal, line) for line in lines)]
+    parts = [
+        _literal(headline(made, result)),
+        _literal(doubt(made, result)),
+        "\n".join(f"| {' | '.join(line)} |" for line in written),
+        "\n".join(f"- {_literal(each)}" for each in reasons(made, result)),
+    ]
     return "\n\n".join([*filter(None, parts), f"{_literal(record.place)}."]) + "\n"
 
 
-def _table(made: Scoreboard) -> str:
-    entries = figures("table")
-    headings = ["Column", *(figure.heading for figure in entries), "text"]
-    rules = [":--", *("--:" for _ in entries), ":--"]
-    lines = [
-        [
-            made.name(index),
-            *(figure.cell(score, made.baseline) for figure in entries),
-            outcome(made, index) or DASH,
-        ]
-        for index, score in enumerate(made.scores)
-    ]
-    written = [rules if row is rules else map(_literal, row) for row in (headings, rules, *lines)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in written)
+def files_of(record: RaceRecord) -> dict[str, str]:
+    """A race as files, by their names: the whole race, its tables and its picture."""
+    return {
+        "race.json": as_bytes(record).decode(),
+        "race.md": markdown(record),
+        "race.csv": csv_table(record),
+        "race.svg": picture_of(record),
+    }
 
 
 def _literal(said: str) -> str:

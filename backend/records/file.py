@@ -36,7 +36,7 @@ FORMAT, VERSION = "decode-derby-race", 3
 
 #: Bytes of a record that are read. Twelve columns of 8,192 tokens, a step and what was proposed in
 #: it some 400 bytes for each, are 40 MB; the five most probable tokens of each place are 10 more.
-MAX_BYTES = 1 << 26
+MAX_BYTES = 1 << 27
 
 #: JSON values that a record may hold. Twelve columns of 8,192 tokens, each in a step of its own of
 #: some 60 values, what was proposed in it included, are six million.

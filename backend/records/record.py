@@ -1,13 +1,11 @@
 """A race as one value: what was asked, where it ran, and every event. All else is drawn from it."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache
-from typing import Any
 
 from backend.errors import DerbyError
-from backend.events import Event, Preparing, Step, from_json, to_json
+from backend.events import Event, Preparing
 from backend.records.place import PROGRAM, Hardware, this_machine, versions
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import Column
@@ -15,9 +13,6 @@ from backend.types import ModelSpec, Request
 
 #: What is of no race: a wait.
 LEFT_OUT = (Preparing,)
-
-#: Fields of events that hold what a model wrote, or what an event is.
-WRITTEN = ("kind", "spans", "text", "value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,24 +54,6 @@ class RaceRecord:
             f"{PROGRAM} {version}"
         )
 
-    def published(self, public: Callable[[str], str]) -> "RaceRecord":
-        """The same with every name and every sentence as `public` writes them: of a page that
-        others use, without its operator's paths. What was asked and written stays.
-        """
-        known, machine = cache(public), self.machine
-        return replace(
-            self,
-            machine=replace(
-                machine,
-                processor=known(machine.processor),
-                system=known(machine.system),
-            ),
-            versions=tuple((name, known(version)) for name, version in self.versions),
-            columns=tuple(column.named(known) for column in self.columns),
-            target=replace(self.target, name=known(self.target.name)),
-            events=tuple(_published(event, known) for event in self.events),
-        )
-
 
 def recorded(
     request: Request,
@@ -97,23 +74,3 @@ def board(record: RaceRecord) -> Scoreboard:
     for event in record.events:
         made.add(event)
     return made
-
-
-def _published(event: Event, public: Callable[[str], str]) -> Event:
-    if isinstance(event, Step):
-        return event  # numbers, and what the model wrote
-    said = to_json(event)
-    return from_json(
-        {name: v if name in WRITTEN else _renamed(v, public) for name, v in said.items()}
-    )
-
-
-def _renamed(value: Any, public: Callable[[str], str]) -> Any:
-    """A JSON value with every text in it as `public` writes it."""
-    if isinstance(value, str):
-        return public(value)
-    if isinstance(value, list):
-        return [_renamed(item, public) for item in value]
-    if isinstance(value, dict):
-        return {name: _renamed(item, public) for name, item in value.items()}
-    return value

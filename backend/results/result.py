@@ -8,6 +8,7 @@ text. A column whose text ended before is measured at its own end.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Literal
 
 from backend.events import NOISY
@@ -173,7 +174,7 @@ def _row(
     score, base, own = board.scores[index], board.baseline_index, progress[index]
     theirs = progress[base] if base is not None else []
     ends = [commits[-1].clock for commits in (own, theirs) if commits]
-    moment = min([*ends, *([] if finish is None else [finish])], default=0.0)
+    moment = min([*ends, inf if finish is None else finish]) if ends else 0.0
     over = finish is not None or score.state in ENDED
     ratio = UNKNOWN
     if index != base and score.state != "failed" and own and theirs:

@@ -174,8 +174,8 @@ def why(board: Scoreboard, row: Row) -> str:
 def reasons(board: Scoreboard, result: Result) -> list[str]:
     """Why the columns are as fast as they are, the fastest first."""
     ordered = sorted(result.rows, key=lambda row: -row.speedup.value)
-    told = [f"{row.name}: {said}." for row in ordered if (said := why(board, row))]
-    return told[:MOST_REASONS]
+    causes = [(row.name, row.message.removesuffix(".") or why(board, row)) for row in ordered]
+    return [f"{name}: {cause}." for name, cause in causes if cause][:MOST_REASONS]
 
 
 def state(row: Row) -> str:

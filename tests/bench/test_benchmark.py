@@ -2,12 +2,14 @@
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from io import StringIO
 from pathlib import Path
 
 import pytest
+from boards import board_of, started, step
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
@@ -18,20 +20,18 @@ from backend.bench.rows import (
     OtherPlanError,
     Row,
     RowFile,
-    figures_of,
     left_of,
     row_of,
     rows_in,
 )
 from backend.bench.runner import raced, run
-from backend.bench.summary import ColumnResult, Measured, failures, measured, results
+from backend.bench.summary import ColumnResult, failures, measured, results
 from backend.bench.tables import results_table
 from backend.errors import DerbyError
-from backend.events import Failed, Finished, Step
+from backend.events import Event, Failed, Finished
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
-from backend.results.figures import figure
-from backend.results.metrics import Score
+from backend.results.measured import figure
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import parse_column
 from backend.types import ModelSpec, Request
@@ -175,7 +175,8 @@ def test_a_row_that_was_changed_is_refused_or_still_a_row(
         found = rows_in(json.dumps(row), given)
     except DerbyError:
         return
-    json.dumps([failures(given, found), printed(results(measured(given, found) or [BASE]))])
+    known = results(measured(given, found))
+    json.dumps([failures(given, found), printed(known) if known else ""])
 
 
 def test_a_failed_column_is_named_and_the_others_are_measured() -> None:
@@ -207,7 +208,7 @@ def test_every_column_is_compared_with_kv_reuse_in_all_and_by_category() -> None
         assert result.spread[0] <= result.speedup <= result.spread[1]
         assert result.interval is None, "three prompts are too few"
         if result.column == "KV reuse":
-            assert (result.speedup, result.end_to_end, result.acceptance) == (1.0, 1.0, None)
+            assert (result.speedup, result.acceptance) == (1.0, None)
             assert result.tokens_per_forward == 1.0
     text = printed(found)
     assert figure("mask_wait").title not in text, "there was no mask"
@@ -235,48 +236,36 @@ def test_results_stand_by_model_and_by_machine_where_there_are_several(rows: lis
     ]
 
 
-def clocked(column: int, seconds: list[float]) -> Score:
+def clocked(column: int, seconds: Sequence[float]) -> list[Event]:
     """A finished column that wrote one token a step, which took so long each."""
-    score = Score()
-    for number, each in enumerate(seconds):
-        parts = {"total": each, "draft": 0.0, "mask": 0.0, "forward": each, "rest": 0.0}
-        score.add(Step(column, [number], ["sampled"], [1.0], [], 1, 0, 0, parts))
-    score.add(Finished(column, "token limit", []))
-    return score
+    steps = [step(column, [number], each) for number, each in enumerate(seconds)]
+    return [started(column), *steps, Finished(column, "token limit", [])]
 
 
-BASE = Measured("KV reuse", "any", 0, figures_of(*[clocked(0, [1.0] * 9)] * 2))
-
-
-def compared(column: str, texts: str, pairs: list[tuple[Score, Score]]) -> ColumnResult:
-    """The results of runs beside KV reuse's on the same prompts, each a letter."""
-    given = replace(plan(), prompts=tuple(Prompt("any", text) for text in texts))
-    (result,) = results(
-        [
-            Measured(column, job.category, job.prompt, figures_of(*pair))
-            for job, pair in zip(given.jobs, pairs, strict=True)
-        ]
-    )
-    return result
+def compared(texts: str, columns: Sequence[Sequence[float]]) -> ColumnResult:
+    """The results of lookup's steps beside those of KV reuse, a second each, on prompts that are a
+    letter each.
+    """
+    given = replace(plan("lookup"), prompts=tuple(Prompt("any", text) for text in texts))
+    boards = [
+        board_of("kv lookup", *clocked(0, [1.0] * 41), *clocked(1, seconds)) for seconds in columns
+    ]
+    rows = [row_of(given, job, [board]) for job, board in zip(given.jobs, boards, strict=True)]
+    return results(measured(given, rows))[1]
 
 
 def test_enough_prompts_give_an_interval() -> None:
-    base = clocked(0, [1.0] * 9)
-    pairs = [(base, clocked(1, [1.0] + [1 / speed] * 8)) for speed in (1.2, 1.3, 1.4, 1.5)]
-    result = compared("lookup", "abcd", pairs)
+    columns = [[1.0] + [1 / speed] * 40 for speed in (1.2, 1.3, 1.4, 1.5)]
+    result = compared("abcd", columns)
     assert result.speedup == pytest.approx(1.35)
     assert result.interval is not None
     assert 1 < result.interval[0] < 1.35 < result.interval[1] < 1.8
-    once = compared("lookup", "aaaa", pairs)
+    once = compared("aaaa", columns)
     assert (once.prompts, once.interval) == (1, None), "repeats of a prompt are no other prompts"
 
 
-def test_a_column_that_stops_early_is_compared_over_the_tokens_that_it_wrote() -> None:
-    """Stateless stops after 32 tokens while KV reuse goes on, and without a cache time per token
-    grows with the length: the ratio of both whole answers' times said nothing.
-    """
-    base = clocked(0, [1.0, *range(1, 40)])
-    score = clocked(1, [2.0, *(2.0 * t for t in range(1, 9))])
-    result = compared("stateless", "a", [(base, score)])
-    assert result.speedup == result.end_to_end == 0.5
-    assert result.spread == (0.5, 0.5)
+def test_a_short_answer_says_nothing_of_speed() -> None:
+    given = replace(plan("lookup"), prompts=(Prompt("any", "a"),))
+    board = board_of("kv lookup", *clocked(0, [1.0] * 9), *clocked(1, [1.0] + [0.5] * 8))
+    (_, result) = results(measured(given, [row_of(given, given.jobs[0], [board])]))
+    assert (result.speedup, result.equal) == (None, 1)

@@ -28,7 +28,7 @@ def test_quiet_that_does_not_come_is_said() -> None:
     assert said[-1].startswith("The machine did not become quiet")
     stolen = [Conditions(2, 0.0, 0.0, 0.3)] * 2
     wait_for_quiet(2, said.append, iter(stolen).__next__)
-    assert "other virtual machines 30%" in said[-2]
+    assert "30% of 2 cores" in said[-2]
 
 
 def test_a_look_is_of_others_alone() -> None:

@@ -87,7 +87,7 @@ def test_where_no_family_runs_the_reason_is_told(monkeypatch: pytest.MonkeyPatch
     def refuse(*_: object) -> None:
         raise DerbyError("No.")
 
-    monkeypatch.setattr("backend.bench.tune._Runs._pairs", refuse)
+    monkeypatch.setattr("backend.bench.tune._Runs._rows", refuse)
     with pytest.raises(DerbyError, match="No setting could be run on fake-loop"):
         tune(ModelSpec("fake-loop", "fake"), PROMPTS[:1], 40, LoadedModels(), lambda _: None)
 

@@ -2,8 +2,7 @@
 are handed.
 """
 
-import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,24 +13,21 @@ from hypothesis import strategies as st
 
 from backend.decoding.drafter import UNDECIDED
 from backend.errors import DerbyError
-from backend.events import Decided, Event
-from backend.export.production import LIBRARIES, Snippet, library_column, snippet, usual
-from backend.racing.commands import Command
-from backend.racing.hosts.inline import InlineHost
-from backend.racing.race import Race
-from backend.records.file import as_bytes
-from backend.records.record import recorded
+from backend.events import Decided
+from backend.export.production import (
+    LIBRARIES,
+    Snippet,
+    library_column,
+    snippet,
+    usual,
+    usual_library,
+)
 from backend.results.metrics import Score, State
 from backend.results.scoreboard import Scoreboard
-from backend.strategies.column import RACE_MODEL, default_column, parse_column
+from backend.strategies.column import default_column, parse_column
 from backend.types import ModelSpec, Request, Sampling
-from backend.web.controller import Controller
-from backend.web.lineup_editor import editor_state
-from backend.web.offer import Offer, Runtime
-from backend.web.visitors import Visitors
 
-FAKE = ModelSpec("fake", "fake")
-MENU = Offer((Runtime("fake", "Fake", ("fp32",), ("CPU",)),), ("fake",))
+TOKENS = [[n % 20] for n in range(60)]
 
 
 @pytest.mark.parametrize(
@@ -94,8 +90,6 @@ def test_where_plain_decoding_was_decided_it_is_plain_decoding(column: str) -> N
 
 def test_what_differs_from_the_run_is_said() -> None:
     assert code_of("lookup", ran({"k": 4}, why="auto guessed 4; it paid")).note == "Auto guessed 4."
-    assert "did not finish" in code_of("lookup", ran(state="stopped")).note
-    assert "too little" in code_of("lookup", ran(steps=1)).note
     for column in ("kv", "lookup:k=7", "lookup:auto=false", "transformers:lookup=3"):
         for score in (ran(), ran(steps=1), ran(state="stopped")):
             assert code_of(column, score).note == ""
@@ -119,14 +113,14 @@ def test_what_differs_from_the_run_is_said() -> None:
 def test_production_begins_at_the_fastest_column_that_some_library_has_code_for(
     columns: str, costs: Sequence[float], chosen: int
 ) -> None:
-    events = [e for i, cost in enumerate(costs) for e in written(i, [[n] for n in range(16)], cost)]
+    events = [e for i, cost in enumerate(costs) for e in written(i, TOKENS, cost)]
     assert usual(board_of(columns, *events), Request("Hi"), ModelSpec()) == chosen
 
 
 def test_code_whose_column_was_in_the_race_says_how_that_did() -> None:
     columns = "kv lookup:k=4 transformers:lookup=4 transformers@bf16"
     costs = (0.1, 0.08, 0.05, 0.04)
-    events = [e for i, cost in enumerate(costs) for e in written(i, [[n] for n in range(16)], cost)]
+    events = [e for i, cost in enumerate(costs) for e in written(i, TOKENS, cost)]
     board = board_of(columns, *events)
 
     def raced(index: int, library: str) -> str:
@@ -139,111 +133,17 @@ def test_code_whose_column_was_in_the_race_says_how_that_did() -> None:
     assert raced(1, "openvino-genai") == raced(1, "vLLM") == ""
 
 
-def after(race: Race, menu: Offer = MENU) -> Controller:
-    """The controller once the visitor "me" has run the race."""
-    visitors = Visitors(Inside())
-
-    async def watched() -> None:
-        async for _ in visitors.watch("me", race):
-            pass
-
-    asyncio.run(watched())
-    return Controller(visitors, menu)
+def test_whatever_cannot_be_written_is_a_sentence() -> None:
+    board = board_of("kv", *written(0, [[n] for n in range(16)], 0.1))
+    for library in ("../x", {"a": 1}, ["vLLM"], 0):
+        with pytest.raises(DerbyError, match="no code for"):
+            snippet(board, 0, Request("Hi"), ModelSpec(), library)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(DerbyError, match="ran a program"):
+        snippet(board, 0, Request('{{gen "name"}}'), ModelSpec(), "transformers")
 
 
-class Inside(InlineHost):
-    """Runs a race of any models on the fake ones."""
-
-    def stream(self, command: Command, stopped: Callable[[], bool]) -> Iterator[Event]:
-        assert isinstance(command, Race)
-        columns = tuple(
-            column.with_settings({"draft": "fake-draft"}).on(RACE_MODEL)
-            if column.name == "speculative"
-            else column.on(RACE_MODEL)
-            for column in command.columns
-        )
-        return super().stream(replace(command, target=FAKE, columns=columns), stopped)
-
-
-COLUMNS = (default_column("kv"), parse_column("lookup:k=5"))
-
-
-def test_a_visitor_gets_the_code_of_their_last_race_and_can_race_it() -> None:
-    request = Request('it\'s "so"\n</script>', 16)
-    desk = after(Race(request, COLUMNS, FAKE))
-    label = COLUMNS[1].label
-    assert desk.on_show("me")[0] == ["KV reuse", label]
-    for library in LIBRARIES:
-        assert desk.production("me", label, library).code or library == "llama.cpp"
-        assert desk.production("me", "Prompt lookup", library) == desk.production(
-            "me", label, library
-        )
-    assert "prompt_lookup_num_tokens=5" in desk.production("me", label, "transformers").code
-    assert desk.with_code("me", "kv\n", label, "transformers") == "kv\ntransformers:lookup=5"
-    for lineup, library in (("kv", "vLLM"), ("kv", "nothing"), ("kv\n" * 64, "transformers")):
-        with pytest.raises(DerbyError):
-            desk.with_code("me", lineup, label, library)
-
-
-def test_the_library_on_show_gives_way_to_one_that_can_do_what_the_column_did() -> None:
-    columns = (default_column("kv"), parse_column("grammar:grammar=person"))
-    desk = after(Race(Request("Hi", 16), columns, FAKE))
-    label = columns[1].label
-    assert not desk.production("me", label, "transformers").code
-    assert desk.library("me", label, "transformers") == "openvino-genai"
-    assert desk.library("me", "KV reuse", "vLLM") == "vLLM"
-    assert desk.production("me", "KV reuse", desk.library("me", "KV reuse", None)).code
-    assert desk.library("you", label, "vLLM") == "vLLM"
-    assert desk.on_show("me") == (["KV reuse", label], "KV reuse")
-
-
-def test_anything_else_is_a_sentence() -> None:
-    desk = after(Race(Request("Hi", 4), COLUMNS, FAKE))
-    asked: list[tuple[str, Any, Any, str]] = [
-        ("you", "Prompt lookup", "vLLM", "no column 'Prompt lookup'"),
-        ("me", "Lookahead", "vLLM", "no column 'Lookahead'"),
-        ("me", ["KV reuse"], "vLLM", "no column"),
-        ("me", None, None, "no column None"),
-        ("me", "KV reuse", "../x", "no code for '../x'"),
-        ("me", "KV reuse", {"a": 1}, "no code for"),
-        ("me", "KV reuse", ["vLLM"], "no code for"),
-        ("me", "KV reuse", 0, "no code for 0"),
-    ]
-    program = after(Race(Request('Name: {{gen "name"}}', 16), COLUMNS, FAKE))
-    for visitor, label, library, sentence in asked:
-        found = desk.production(visitor, label, library)
-        assert found.code == ""
-        assert sentence in found.note
-        assert "\n" not in found.note
-    found = program.production("me", "KV reuse", "transformers")
-    assert (found.code, "ran a program" in found.note) == ("", True)
-
-
-def test_code_and_columns_name_no_path_of_the_operators() -> None:
-    hidden = "/srv/secret/llama"
-    menu = replace(MENU, models=(f"{hidden}-target", hidden, f"{hidden}-draft"))
-    names = ("kv", f"kv:model={hidden}", f"speculative:auto=false,draft={hidden}-draft")
-    target = ModelSpec(f"{hidden}-target")
-    desk = after(Race(Request("Hi", 12), tuple(map(parse_column, names)), target), menu)
-    labels = desk.on_show("me")[0]
-    assert labels[:2] == ["KV reuse", "KV reuse (llama)"]
-    for library in ("transformers", "openvino-genai", "vLLM"):
-        for column, named in zip(labels, ("-target", "llama", "-draft"), strict=True):
-            found = desk.production("me", column, library)
-            assert named in found.code
-            assert "secret" not in found.code + found.note
-            assert "your own path" in found.note
-    added = desk.with_code("me", "kv", labels[1], "transformers")
-    assert added == "kv\ntransformers:model=llama"
-    assert editor_state(added, menu)["columns"]
-    assert "secret" not in desk.production("me", "nothing", "vLLM").note
-
-
-def test_a_race_that_was_opened_has_code_as_one_that_was_run_here() -> None:
-    desk = after(Race(Request("Hi", 16), COLUMNS, FAKE))
-    assert desk.on_show("you")[1] in desk.on_show("you")[0]  # of the race of a new page
-    events = written(0, [[n] for n in range(16)], 0.1)
-    desk.open("me", as_bytes(recorded(Request("Ho", 16), COLUMNS[1:], FAKE, events)).decode())
-    label = COLUMNS[1].label
-    assert desk.on_show("me") == ([label], label)
-    assert "Ho" in desk.production("me", label, "vLLM").code
+def test_the_library_to_begin_with_is_one_that_can_do_what_the_column_did() -> None:
+    board = board_of("kv grammar:grammar=person", *written(0, [[n] for n in range(16)], 0.1))
+    request, target = Request("Hi"), ModelSpec()
+    assert not snippet(board, 1, request, target, "transformers").code
+    assert usual_library(board, 1, request, target) == "openvino-genai"

@@ -6,14 +6,14 @@ from dataclasses import replace
 from io import StringIO
 
 import pytest
-from boards import STEEP
 from recordings import race_of
 
-from backend.events import CostsKnown, Decided, Event, Failed, Started
+from backend.events import Failed
 from backend.export.tables import FORMULAS, csv_of, csv_table, markdown
 from backend.records.record import RaceRecord, board
-from backend.results.figures import NONE, figures
-from backend.results.sentences import headline
+from backend.results.measured import FIGURES
+from backend.results.result import result_of
+from backend.results.words import headline
 from backend.strategies.column import OwnModel
 
 
@@ -25,20 +25,23 @@ def lines(record: RaceRecord) -> list[dict[str, str]]:
 
 def test_every_figure_of_the_table_is_a_number_or_nothing() -> None:
     record = race_of("kv lookup:k=3 grammar", 60)
-    made, (base, lookup, _) = board(record), lines(record)
+    result, (base, lookup, _) = result_of(board(record)), lines(record)
     assert [lookup["column"], base["column"]] == ["Prompt lookup (k=3)", "KV reuse"]
-    score = made.scores[1]
+    row, score = result.rows[1], result.rows[1].score
     assert float(lookup["TPOT, ms"]) == pytest.approx(score.tpot * 1e3, rel=1e-5)
     assert float(lookup["accepted, %"]) == pytest.approx(score.acceptance * 100, rel=1e-5)
-    assert float(lookup["speed-up"]) == pytest.approx(made.speedup(1), rel=1e-5)
+    assert float(lookup["speed-up"]) == pytest.approx(row.speedup.value, rel=1e-5)
     assert float(lookup["tokens"]) == score.length
-    assert (base["drafted, tokens"], base["text"]) == ("", "baseline")
-    assert lookup["text"] == "identical to KV reuse (60 tokens)"
-    for entry in figures("table"):
+    assert (base["guessed, tokens"], base["verdict"], lookup["text"]) == (
+        "",
+        "baseline",
+        "same text",
+    )
+    for entry in FIGURES:
         assert any(heading.startswith(entry.title) for heading in lookup)
     for line in lines(record):
         for heading, cell in line.items():
-            if heading not in ("column", "text", "message", "clock"):
+            if heading not in ("column", "verdict", "text", "message"):
                 float(cell or 0)
 
 
@@ -49,7 +52,7 @@ def test_no_cell_is_a_formula(begins: str) -> None:
     columns = (record.columns[0].on(OwnModel("=1+1", "fake")),)
     cell = f'{begins}HYPERLINK("https://a.b","c")'
     (line,) = lines(replace(record, columns=columns, events=(Failed(0, cell),)))
-    assert (line["message"], line["text"]) == (f"'{cell}", "failed")
+    assert line["message"] == f"'{cell}"
     assert not any(value.startswith(FORMULAS) for value in line.values())
 
 
@@ -68,34 +71,14 @@ def cells(text: str) -> list[list[str]]:
 
 def test_the_markdown_says_who_won_with_what_where() -> None:
     record = race_of("kv lookup:k=3", 60)
-    text, made = markdown(record), board(record)
-    assert text.startswith(headline(made).replace("_", "\\_")[:20])
+    text, result = markdown(record), result_of(board(record))
+    assert text.startswith(headline(board(record), result)[:20])
     rows = cells(text)
     assert len(rows) == 2 + 2
-    assert {len(row) for row in rows} == {len(figures("table")) + 2}
-    speedup = figures("table")[0].cell(made.scores[1], made.baseline)
+    assert {len(row) for row in rows} == {len(FIGURES) + 2}
+    speedup = FIGURES[0].cell(result.rows[1])
     assert [cell.strip() for cell in rows[3]][:2] == ["Prompt lookup", speedup]
     assert record.made in text
-
-
-def test_the_markdown_has_one_prediction_of_a_column() -> None:
-    """Its table had 0.99x where its text said that 0.78x was predicted: the one by what passes cost
-    in the race, the other by what they were known to cost before it.
-    """
-    record = race_of("kv lookup:k=3", 60)
-    costs = CostsKnown(1, list(STEEP.widths), list(STEEP.seconds), STEEP.width_change, 0.0)
-    began = next(i for i, event in enumerate(record.events) if isinstance(event, Started))
-    known = (*record.events[: began + 1], costs, *record.events[began + 1 :])
-    against = "at the start, the predicted speed-up was 0.78"
-    told = (*known, Decided(1, {}, 0.78, "", [against]))
-
-    def predicted(events: tuple[Event, ...]) -> str:
-        heads, _, *rows = cells(markdown(replace(record, events=events)))
-        return rows[1][[head.strip() for head in heads].index("predicted")].strip()
-
-    assert predicted(known) != NONE
-    assert predicted(told) == NONE
-    assert "0.78" in markdown(replace(record, events=told))
 
 
 def test_nothing_in_a_record_is_markup() -> None:

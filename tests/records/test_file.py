@@ -46,7 +46,6 @@ def refusal(data: Any, most: int = MAX_BYTES) -> str:
 @given(RECORDS)
 def test_any_record_survives_its_file(record: RaceRecord) -> None:
     assert from_bytes(as_bytes(record)) == record
-    assert record.published(str) == record, "it has no names to hide"
 
 
 def test_a_race_of_every_strategy_survives_and_looks_the_same() -> None:
@@ -135,7 +134,7 @@ def test_anything_else_is_refused(what: str) -> None:
 def test_what_is_no_document_is_refused() -> None:
     for value in (None, [], 7, "decode-derby-race", {"format": []}, {"a": 1}):
         assert "not a record of a race" in refusal(value)
-    for version in (1, 3):
+    for version in (1, 2):
         other = document_of(race_of("kv")) | {"version": version}
         assert f"version {version}, and this program reads 3" in refusal(other)
 

@@ -1,6 +1,5 @@
 """A record is all of a race: whatever is drawn of the race is drawn from it."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -9,19 +8,15 @@ from recordings import EVERY, FAKE, race_events
 from backend.errors import DerbyError
 from backend.events import (
     Conditions,
-    Decided,
     Failed,
-    Filled,
-    Finished,
     Preparing,
     Started,
 )
-from backend.records.file import document_of
 from backend.records.place import Hardware, this_machine, versions
 from backend.records.record import board, recorded
 from backend.results.scoreboard import Scoreboard
-from backend.strategies.column import OwnModel, default_column, parse_column
-from backend.types import ModelSpec, Request
+from backend.strategies.column import default_column, parse_column
+from backend.types import Request
 
 FOLDER = "/srv/models/secret"
 
@@ -70,32 +65,3 @@ def test_it_says_where_and_with_what_it_was_made() -> None:
     assert record.made.endswith("Z")
     assert record.made in record.place
     assert "unknown" in replace(record, machine=Hardware(), versions=()).place
-
-
-def test_a_public_record_names_none_of_the_operator_s_folders() -> None:
-    columns = [
-        parse_column("kv").on(OwnModel(FOLDER)),
-        parse_column(f"speculative:draft={FOLDER}/head.safetensors"),
-    ]
-    events = [
-        Started(0, 3, f"{FOLDER} on openvino", "t", {"name": FOLDER, "engine": "openvino"}),
-        Decided(1, {"draft": FOLDER}, 1.0, f"drafts by {FOLDER}", [f"{FOLDER} is not there"]),
-        Finished(0, "end of text", [["sampled", "a"]]),
-        Failed(1, f"There is no {FOLDER}."),
-        Conditions(2, 0, 0, 0),
-    ]
-    record = recorded(Request("a"), columns, replace(FAKE, name=FOLDER), events)
-    assert FOLDER in json.dumps(document_of(record))
-    public = record.published(named)
-    assert FOLDER not in json.dumps(document_of(public))
-    assert public.target.name == "model-7"
-    assert public.columns[0].label == "KV reuse (model-7)"
-    assert public.events[1] == Finished(0, "end of text", [["sampled", "a"]])
-
-
-def test_what_was_asked_and_written_stays_as_it_is() -> None:
-    """A visitor's prompt may hold what the operator's folder is called."""
-    spans = [["fixed", FOLDER]]
-    events = (Filled(0, "slot", FOLDER, spans), Finished(0, "end of program", spans))
-    record = recorded(Request(FOLDER), [default_column("kv")], ModelSpec(), events)
-    assert record.published(named) == record
