@@ -67,35 +67,28 @@ class Preparing:
     kind: Literal["Preparing"] = field(default="Preparing", kw_only=True)
 
 
-#: Above this share of the machine taken by others, a race shows its speeds pale.
+#: Above this share of the machine taken by others, a race has no verdict.
 NOISY = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What else used the machine while the columns ran, as shares of its time: other programs, the
-    page's own process, and what its host gave to others (steal). `cores` is how many cores' worth
-    of time the race itself might use. So many models were `loaded` for the race, and so many were
-    `cold`: widths of passes were left that they had never computed. `raw`: the prompt was sent as
-    it is, because the model has no chat template. The last ones of a race are of all its time;
-    earlier ones tell that it has become noisy, or no longer is.
+    """How much of the machine's time `others` took while the columns ran: other programs, but for
+    the page's own process, and what its host gave to others (steal). `cores` is how many cores'
+    worth of time the race itself might use. `raw`: the prompt was sent as it is, because the model
+    has no chat template. The last ones of a race are of all its time; earlier ones tell that it has
+    become noisy, or no longer is.
     """
 
     cores: Number
     others: Share
-    page: Share
-    stolen: Share
-    loaded: Count = 0
-    cold: Count = 0
     raw: bool = False
     kind: Literal["Conditions"] = field(default="Conditions", kw_only=True)
 
     @property
     def noisy(self) -> bool:
-        """True if others used so much of the machine that the race shows its speeds pale. The
-        page's own share is not theirs.
-        """
-        return self.others + self.stolen > NOISY
+        """True if others used so much of the machine that no speeds can be told apart."""
+        return self.others > NOISY
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ def race_events(request: Request, columns: Sequence[Column]) -> list[Event]:
     """All that happens in a race on the fake engine, on a machine that nobody else uses."""
     events: list[Event] = []
     run_to_end(Race(request, tuple(columns), FAKE), LoadedModels(), events.append, lambda: False)
-    quiet = {"others": 0.0, "page": 0.0, "stolen": 0.0}
+    quiet = {"others": 0.0}
     return [replace(e, **quiet) if isinstance(e, Conditions) else e for e in events]
 
 

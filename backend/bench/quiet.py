@@ -27,7 +27,7 @@ def wait_for_quiet(
     """Wait until the machine is quiet, so many seconds at most, and say so if it does not."""
     for number in range(seconds):
         found = look()
-        if found.others + found.stolen <= QUIET:
+        if found.others <= QUIET:
             return
         if not number:
             say(

@@ -14,13 +14,12 @@ LOOK = 2.0
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """Seconds of processor time so far: all there were, and whose they were."""
+    """Seconds of processor time so far: all there were, and what neither this process and its
+    children nor the page's process had.
+    """
 
     total: float
-    used: float
-    stolen: float
-    own: float
-    page: float
+    others: float
 
 
 class Ledger:
@@ -33,15 +32,9 @@ class Ledger:
     def conditions(self) -> Conditions:
         """What happened since the beginning."""
         begun, now = self._begun, _read()
-        total = now.total - begun.total
-        own, page = now.own - begun.own, now.page - begun.page
-        others = now.used - begun.used - own - page
-
-        def share(seconds: float) -> float:
-            # The clocks of system and process tick apart.
-            return min(1.0, max(0.0, seconds / total)) if total > 0 else 0.0
-
-        return Conditions(cores(), share(others), share(page), share(now.stolen - begun.stolen))
+        total, others = now.total - begun.total, now.others - begun.others
+        # The clocks of system and process tick apart.
+        return Conditions(cores(), min(1.0, max(0.0, others / total)) if total > 0 else 0.0)
 
     def turned(self) -> Conditions | None:
         """The same if the machine has become noisy, or no longer is, since the last look; looks
@@ -68,12 +61,12 @@ def _read() -> _Reading:
     # Linux counts what guests use as user time too.
     seconds = {name: value for name, value in times.items() if not name.startswith("guest")}
     idle = seconds.get("idle", 0.0) + seconds.get("iowait", 0.0)
-    stolen, total = seconds.get("steal", 0.0), sum(seconds.values())
+    total = sum(seconds.values())
     parent = multiprocessing.parent_process()  # the page's, if this is its worker
     page = _used_alone(parent.pid) if parent is not None and parent.pid else 0.0
     own = used(os.getpid()) if parent is None else None  # a page's worker has no children that work
     own = _used_alone(os.getpid()) if own is None else own
-    return _Reading(total, total - idle - stolen, stolen, own, page)
+    return _Reading(total, total - idle - own - page)
 
 
 def used(pid: int) -> float | None:

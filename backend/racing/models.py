@@ -69,7 +69,6 @@ class LoadedModels:
         limits: Limits = PRIVATE,
     ) -> None:
         self.limits = limits
-        self.loads = 0  # models loaded so far
         self.sessions = KeptSessions(limits.session_bytes)
         self.grammars = grammars or Grammars()
         self._budget = budget
@@ -81,11 +80,6 @@ class LoadedModels:
         self._priced: set[ModelSpec] = set()  # their costs were measured, or could not be
         self._calls: dict[ModelSpec, float] = {}
         self._heads: dict[tuple[str, str, Path, int], OpenNetwork] = {}
-
-    @property
-    def cold(self) -> int:
-        """Models that are not warmed up to the end."""
-        return len(self._cold)
 
     @property
     def budget(self) -> int:
@@ -134,7 +128,6 @@ class LoadedModels:
             if not kind.loads_at_once:
                 say(f"Loading {spec}...")
             engine = self._loaded[spec] = kind.open(spec, say)
-            self.loads += 1
             # It may have turned out larger than was estimated.
             self._needed[spec] = engine.weight_bytes
             self._evict(0)

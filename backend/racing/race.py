@@ -70,7 +70,6 @@ class Race:
         cannot all be kept, or the target cannot hold the prompt; one that cannot be loaded fails
         its own columns.
         """
-        loads = models.loads
         loading = Loading(models, lambda text: emit(Preparing(text)))
         first, *later = loading.batches(self.columns, self.target)
         self._load(first, loading)
@@ -88,8 +87,7 @@ class Race:
                 emit(event)
                 if (found := ledger.turned()) is not None:
                     emit(found)
-        raw = fitting is not self
-        emit(replace(ledger.conditions(), loaded=models.loads - loads, cold=models.cold, raw=raw))
+        emit(replace(ledger.conditions(), raw=fitting is not self))
 
     def _writes_plain_text(self, column: Column) -> bool:
         """True if it promises the text of plain decoding on the race's target."""

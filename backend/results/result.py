@@ -233,5 +233,5 @@ def sameness(board: Scoreboard, index: int) -> Sameness:
 
 
 def _doubt(board: Scoreboard) -> Doubt:
-    taken = board.conditions.others + board.conditions.stolen if board.conditions else 0.0
+    taken = board.conditions.others if board.conditions else 0.0
     return "noisy" if taken > NOISY else "busy" if taken > BUSY else ""

@@ -530,7 +530,7 @@ def ledger(board: Scoreboard) -> str:
         parts.append(f"A one-token pass took {duration(middle)}; half took between {half}.")
     reused = [board.name(i) for i, score in enumerate(board.scores) if score.reused]
     caches = f"{listed(reused)} began from a reused cache." if reused else "No cache was reused."
-    parts += [_warmth(found), caches, *_controls(board), _prompt_left_out(board), _in_common(board)]
+    parts += [caches, *_controls(board), _prompt_left_out(board), _in_common(board)]
     if doubt(board):
         parts.append("Speeds may be off: run again when the machine is less busy.")
     return " ".join(filter(None, parts))
@@ -585,7 +585,7 @@ def doubt(board: Scoreboard) -> str:
         return ""
     if board.noisy:
         return f"Too noisy to tell: {_taken(board)}."
-    if found.others + found.stolen > SPOILED:
+    if found.others > SPOILED:
         return f"Speeds may be off: {_taken(board)}."
     _, middle, high = board.baseline.wobble
     varied = max(high / middle - 1 if middle else 0.0, abs(_apart(board) - 1))
@@ -595,27 +595,13 @@ def doubt(board: Scoreboard) -> str:
 
 
 def _taken(board: Scoreboard) -> str:
-    """How much of the machine others used, and this page, each by itself."""
-    found = board.conditions or Conditions(0, 0, 0, 0)
-    page = f" and this page {found.page:.0%}" if found.page >= 0.05 else ""
-    return f"others used {found.others + found.stolen:.0%} of the machine{page}"
-
-
-def _warmth(found: Conditions) -> str:
-    """Whether the models had computed before."""
-    loaded = f"{counted(found.loaded, 'model')} had to be loaded" if found.loaded else ""
-    cold = "some pass widths were not warmed up" if found.cold else ""
-    said = " and ".join(filter(None, (loaded, cold)))
-    return as_sentence(said or "all models were loaded and warmed up before")
+    """How much of the machine others used."""
+    return f"others used {board.conditions.others if board.conditions else 0:.0%} of the machine"
 
 
 def taken_by_others(found: Conditions) -> str:
     """How much of how many cores others used."""
-    return (
-        f"other programs (and any browser here) used {found.others:.0%} of "
-        f"{counted(found.cores, 'core')}, this page's server {found.page:.0%}, and other virtual "
-        f"machines {found.stolen:.0%}"
-    )
+    return f"other programs used {found.others:.0%} of {counted(found.cores, 'core')}"
 
 
 # --- one column ---------------------------------------------------------------------------------

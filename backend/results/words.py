@@ -77,14 +77,14 @@ def doubt(board: Scoreboard, result: Result) -> str:
 
 
 def _taken(found: Conditions | None) -> str:
-    share = found.others + found.stolen if found else 0.0
+    share = found.others if found else 0.0
     return f"other programs used {share:.0%} of the machine"
 
 
 def taken_by_others(found: Conditions) -> str:
     """How much of how many cores others used."""
     cores = counted(found.cores, "core")
-    return f"other programs used {found.others + found.stolen:.0%} of {cores}"
+    return f"other programs used {found.others:.0%} of {cores}"
 
 
 def mark(row: Row) -> str:

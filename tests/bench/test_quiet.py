@@ -5,7 +5,7 @@ from backend.events import Conditions
 
 
 def shares(*others: float) -> list[Conditions]:
-    return [Conditions(2, share, 0.0, 0.0) for share in others]
+    return [Conditions(2, share) for share in others]
 
 
 def test_a_quiet_machine_is_not_waited_for() -> None:
@@ -26,9 +26,6 @@ def test_quiet_that_does_not_come_is_said() -> None:
     said: list[str] = []
     wait_for_quiet(3, said.append, iter(shares(0.5, 0.5, 0.5)).__next__)
     assert said[-1].startswith("The machine did not become quiet")
-    stolen = [Conditions(2, 0.0, 0.0, 0.3)] * 2
-    wait_for_quiet(2, said.append, iter(stolen).__next__)
-    assert "30% of 2 cores" in said[-2]
 
 
 def test_a_look_is_of_others_alone() -> None:

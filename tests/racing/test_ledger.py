@@ -50,13 +50,10 @@ def test_another_program_is_told_from_the_race_itself_and_from_its_own_children(
     # A share of all cores' time: with more cores or a slower machine it is a smaller one.
     core_seconds = psutil.cpu_count() * (time.monotonic() - begun)
     assert found.others * core_seconds - quiet > 1
-    assert 0 <= found.stolen <= 1
-    assert found.page == 0, "no page started this process"
 
 
 def test_nothing_is_made_up_of_no_time_at_all() -> None:
-    found = Ledger().conditions()
-    assert all(0 <= share <= 1 for share in (found.others, found.page, found.stolen))
+    assert 0 <= Ledger().conditions().others <= 1
 
 
 def test_it_tells_when_the_machine_becomes_noisy_and_when_it_no_longer_is(
@@ -64,7 +61,7 @@ def test_it_tells_when_the_machine_becomes_noisy_and_when_it_no_longer_is(
 ) -> None:
     shares = iter((0.1, 0.6, 0.7, 0.4))
     monkeypatch.setattr("backend.racing.ledger.LOOK", 0.0)
-    monkeypatch.setattr(Ledger, "conditions", lambda _: Conditions(2, next(shares), 0.0, 0.0))
+    monkeypatch.setattr(Ledger, "conditions", lambda _: Conditions(2, next(shares)))
     ledger = Ledger()
     told = [ledger.turned() for _ in range(4)]
     assert [found and found.others for found in told] == [None, 0.6, None, 0.4]
@@ -86,7 +83,7 @@ def test_a_look_that_finds_no_memory_ends_no_race(monkeypatch: pytest.MonkeyPatc
 
 def test_a_race_tells_that_the_machine_has_become_noisy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("backend.racing.ledger.LOOK", 0.0)
-    monkeypatch.setattr(Ledger, "conditions", lambda _: Conditions(2, 0.9, 0.0, 0.0))
+    monkeypatch.setattr(Ledger, "conditions", lambda _: Conditions(2, 0.9))
     events: list[Event] = []
     race = Race(Request("x", 4), (default_column("kv"),), FAKE)
     race.run(LoadedModels(), events.append, lambda: False)

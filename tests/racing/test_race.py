@@ -10,7 +10,6 @@ from races import FAKE, board_after, events_of
 from backend.engines.fake import ONE_TOKEN, FakeEngine
 from backend.errors import DerbyError
 from backend.events import (
-    Conditions,
     Event,
     Failed,
     Finished,
@@ -290,16 +289,6 @@ def test_an_error_of_the_race_itself_ends_each_running_column_once(
     ]
     assert isinstance(events[0], Finished)
     assert all("ZeroDivisionError" in e.message for e in events[2:] if isinstance(e, Failed))
-
-
-def test_a_race_says_whether_its_models_were_loaded_for_it() -> None:
-    """The first race after a start is slower for that."""
-    models, found = LoadedModels(idle_warm_up=True), []
-    for _ in range(2):
-        events: list[Event] = []
-        Race(REQUEST, (default_column("kv"),), FAKE).run(models, events.append, lambda: False)
-        found += [event for event in events if isinstance(event, Conditions)]
-    assert [conditions.loaded for conditions in found] == [1, 0]
 
 
 #: On a slow model, with a draft that costs nothing and is always right.

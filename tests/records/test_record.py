@@ -41,7 +41,7 @@ def test_the_board_of_a_record_is_the_board_that_was_seen() -> None:
 
 def test_events_stand_column_by_column_each_in_its_order() -> None:
     columns = [default_column("kv")] * 2
-    told = [Started(1, 3, "m"), Started(0, 3, "m"), Conditions(1, 0, 0, 0), Failed(0, "a")]
+    told = [Started(1, 3, "m"), Started(0, 3, "m"), Conditions(1, 0), Failed(0, "a")]
     record = recorded(Request("a"), columns, FAKE, [*told, Failed(1, "b")])
     assert record.events == (told[1], told[3], told[0], Failed(1, "b"), told[2])
 

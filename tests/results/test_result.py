@@ -24,7 +24,7 @@ def raced(names: str, *events: Event) -> Result:
 
 
 def noisy(share: float) -> Conditions:
-    return Conditions(2, share, 0, 0)
+    return Conditions(2, share)
 
 
 def test_the_speed_up_is_of_the_moment_at_which_the_first_column_ends() -> None:

@@ -165,7 +165,7 @@ def test_no_two_figures_of_one_table_or_card_contradict_one_another() -> None:
     assert "tokens/s" not in shown["columns"][1]["line"]
     told = shown["columns"][1]["details"]["told"]
     assert len({*told, shown["columns"][1]["sentence"]}) == len(told) + 1, "each sentence once"
-    noisy = board_of("kv speculative", *plain, *pairs, Conditions(2, 0.9, 0.0, 0))
+    noisy = board_of("kv speculative", *plain, *pairs, Conditions(2, 0.9))
     shown = view(noisy, race=1, goal=61)
     assert "noisy" in shown["status"], "once, in the headline"
     assert "noisy" not in json.dumps([shown["columns"], shown["result"]])
