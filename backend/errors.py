@@ -48,7 +48,12 @@ class DerbyError(Exception):
 def check_range(name: str, value: float, low: float, high: float) -> None:
     """Raise DerbyError unless low <= value <= high (NaN is refused too)."""
     if not low <= value <= high:
-        raise DerbyError(f"{name} is {value}; it must lie between {low} and {high}.")
+        raise DerbyError(f"{beyond(name, value, low, high)}.")
+
+
+def beyond(name: str, value: object, low: float, high: float) -> str:
+    """What is wrong with a value that does not lie between the two."""
+    return f"{name} is {value}; it must lie between {low} and {high}"
 
 
 def either(names: Iterable[str]) -> str:
@@ -60,6 +65,13 @@ def either(names: Iterable[str]) -> str:
 def unknown(what: str, value: object, known: Iterable[str]) -> DerbyError:
     """The error for a value that is none of those known."""
     return DerbyError(f"There is no {what} {value!r:.60} here: choose {either(known)}.")
+
+
+def invalid_character(what: str, text: str, at: int) -> DerbyError:
+    """The error for a character that may not stand in a text."""
+    return DerbyError(
+        f"Character {at + 1} of the {what} (U+{ord(text[at]):04X}) is invalid: remove it."
+    )
 
 
 def chain(error: BaseException) -> Iterator[BaseException]:

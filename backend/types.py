@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from backend.errors import DerbyError, check_range
+from backend.errors import DerbyError, check_range, invalid_character
 
 Origin = Literal["sampled", "drafted", "bonus", "forced", "fixed"]
 
@@ -148,10 +148,7 @@ def _require_unicode(what: str, text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise DerbyError(
-            f"Character {error.start + 1} of the {what} is invalid (a byte that is not UTF-8, or "
-            "half of a surrogate pair): remove it."
-        ) from error
+        raise invalid_character(what, text, error.start) from error
 
 
 @dataclass(frozen=True, slots=True)

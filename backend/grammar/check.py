@@ -21,8 +21,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from backend.errors import DerbyError
-from backend.grammar.compile import compile_matcher, definition_of, refusal
+from backend.errors import DerbyError, check_range
+from backend.grammar.compile import compile_matcher, definition_of, refusal, too_much
 from backend.grammar.judge import Judgement, judge
 from backend.grammar.sources import GrammarSource
 from backend.grammar.vocabulary import build
@@ -78,10 +78,7 @@ def check(
     """How far `text` fits a grammar. Raises DerbyError if the grammar does not compile within
     `deadline` in seconds of processor time, StoppedError once `stopped()` is true.
     """
-    if len(text) > MAX_TEXT:
-        raise DerbyError(
-            f"The text is {len(text)} characters long; the limit is {MAX_TEXT}: shorten it."
-        )
+    check_range("text length", len(text), 0, MAX_TEXT)
     reply = _ask({"definition": definition_of(source), "text": text}, deadline, stopped)
     if "error" in reply:
         raise refusal(source, reply["error"])
@@ -119,23 +116,12 @@ def _ask(request: dict[str, Any], deadline: float, stopped: Callable[[], bool]) 
         child.kill()
         talk.join()
         if stopped():
-            raise StoppedError("The grammar was not checked completely: the race was stopped.")
+            raise StoppedError("Stopped.")
     if child.returncode == 0:
         return json.loads(answer[0])
-    if child.returncode == -getattr(signal, "SIGPROF", 0):
-        raise DerbyError(
-            f"The grammar takes longer than {deadline:g} s to check: simplify it, and give every "
-            "rule a way to end."
-        )
     if child.returncode == -getattr(signal, "SIGKILL", 9):  # no native code's own doing
-        raise CheckFailedError(
-            "The check of the grammar was killed: the machine is busy or short of memory, so try "
-            "again when less is running."
-        )
-    raise DerbyError(
-        f"The grammar takes more than {MEMORY >> 20} MiB of memory, or makes the grammar engine "
-        "crash: simplify it or choose a ready-made one."
-    )
+        raise CheckFailedError("The check of the grammar was killed: try again.")
+    raise too_much()
 
 
 def _answer(request: dict[str, Any]) -> dict[str, Any]:

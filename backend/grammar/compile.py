@@ -7,7 +7,7 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from backend.errors import DerbyError
+from backend.errors import DerbyError, invalid_character, unknown
 from backend.grammar.sources import GrammarSource, Kind, shipped
 
 if TYPE_CHECKING:
@@ -40,16 +40,13 @@ def definition_of(source: GrammarSource) -> str:
     """
     match source.kind:
         case "gbnf":
-            raise DerbyError(
-                f"The grammar {source.name!r} is GBNF, which llama.cpp columns take as it is: "
-                "choose such a column, or write it as Lark."
-            )
+            raise DerbyError("Only llama.cpp takes GBNF: choose its column, or write Lark.")
         case "lark":
             grammar = {"lark_grammar": composed(source.text)}
         case "regex":
             grammar = {"lark_grammar": f"start: {_body(source)}"}
         case "json_schema":
-            grammar = {"json_schema": _schema(source.text)}
+            grammar = {"json_schema": _schema(source)}
     return json.dumps({"grammars": [grammar]})
 
 
@@ -67,9 +64,7 @@ def composed(text: str) -> str:
     names = dict.fromkeys(_IMPORT.findall(text))
     for name in names:
         if name not in shipped():
-            raise DerbyError(
-                f"There is no grammar {name!r:.60} to import; choose one of {', '.join(shipped())}."
-            )
+            raise unknown("grammar", name, shipped())
     rules = (f"\n{name}: {_body(shipped()[name])}" for name in names)
     return _IMPORT.sub("", text) + "".join(rules)
 
@@ -82,7 +77,7 @@ def _body(source: GrammarSource) -> str:
         case "regex":
             return regex_literal(source.text.rstrip("\r\n"))
         case _:
-            return f"%json {json.dumps(_schema(source.text))}"
+            return f"%json {json.dumps(_schema(source))}"
 
 
 def regex_literal(pattern: str) -> str:
@@ -93,19 +88,16 @@ def regex_literal(pattern: str) -> str:
     from llguidance import regex_to_lark
 
     if (len(pattern) - len(pattern.rstrip("\\"))) % 2:
-        raise DerbyError(
-            f"The regular expression {pattern!r:.80} ends in a single backslash, which escapes "
-            "nothing: remove it, or write two for a backslash."
-        )
+        raise invalid_character("regular expression", pattern, len(pattern) - 1)
     return f"/{regex_to_lark(pattern)}/"
 
 
-def _schema(text: str) -> Any:
+def _schema(source: GrammarSource) -> Any:
     try:
-        schema = json.loads(text)
+        schema = json.loads(source.text)
         json.dumps(schema, allow_nan=False)
     except (ValueError, RecursionError) as error:
-        raise DerbyError(f"The JSON Schema is not JSON: {str(error)[:_LONGEST]}.") from error
+        raise refusal(source, str(error)) from error
     if isinstance(schema, dict):
         layout = schema.get("x-guidance", {})
         if isinstance(layout, dict) and _LAYOUT_KEYS.isdisjoint(layout):
@@ -132,6 +124,13 @@ def compile_matcher(definition: str, tokens: LLTokenizer) -> LLMatcher:
     return LLMatcher(tokens, definition, log_level=0, limits=limits)
 
 
+def too_much() -> DerbyError:
+    """The error for a grammar that meets a limit of the engine's, or makes it crash."""
+    return DerbyError(
+        "The grammar takes too much time or memory: simplify it, and give every rule a way to end."
+    )
+
+
 def refusal(source: GrammarSource, printed: str) -> DerbyError:
     """The error with llguidance's own words against a grammar, and the line that they name."""
     place = _PLACE.match(printed)
@@ -139,7 +138,5 @@ def refusal(source: GrammarSource, printed: str) -> DerbyError:
     words, _, _dump = printed[place.end() if place else 0 :].partition("\n<state>")
     first = words.strip().partition("\n")[0].rstrip(".:")
     inner = re.search(r"(?m)^error: (.+)$", words)  # of a regular expression
-    why = f"in a regular expression, {inner[1]}" if inner else first
-    if why.startswith(("Unimplemented keys", "Unknown format")):
-        why += '; "x-guidance": {"lenient": true} leaves that to the check at the end'
+    why = inner[1] if inner else first
     return DerbyError(f"{_TITLES[source.kind]} is wrong{where}: {why[:_LONGEST]}.")

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from backend.decoding.constraint import Constraint, Masks
 from backend.decoding.drafter import NOTHING
 from backend.errors import DerbyError
+from backend.grammar.compile import too_much
 from backend.grammar.vocabulary import Vocabulary
 from backend.machine import threads
 from backend.types import Proposal, chain_parents
@@ -72,9 +73,7 @@ class NativeCalls:
             # A panic is no Exception, and its class cannot be imported.
             if type(error).__name__ != "PanicException":
                 raise
-            raise DerbyError(
-                "The grammar made the grammar engine crash: simplify it or choose a ready-made one."
-            ) from error
+            raise too_much() from error
         finally:
             if arm:
                 signal.setitimer(signal.ITIMER_PROF, 0)
@@ -148,7 +147,7 @@ class GrammarConstraint(Constraint):
                 elif walk.to(node):
                     self._fill(masks[row], walk)
                 else:
-                    raise ValueError(f"drafted token {node} breaks the grammar: cut first")
+                    raise ValueError(f"token {node}: cut first")
                 seconds.append(perf_counter() - start)
         return Masks(masks, tuple(seconds))
 
@@ -171,7 +170,7 @@ class GrammarConstraint(Constraint):
                     self._committed.append(token)
                 else:
                     self.check(self._matcher)
-                    raise ValueError(f"committed token {token} breaks the grammar")
+                    raise ValueError(f"committed token {token}")
 
     def finished(self) -> bool:
         """See Constraint."""
@@ -226,21 +225,18 @@ class GrammarConstraint(Constraint):
         if walk.matcher.is_accepting():  # else a grammar may still name the end itself
             row[self._eos] = True
         if not row.any():
-            raise self._dead_end(walk.path_tokens(), "no token of this model fits")
+            raise self._dead_end(walk.path_tokens())
 
     def check(self, matcher: LLMatcher, drafted: Sequence[int] = ()) -> None:
         """Raise DerbyError if the matcher has failed, which it never says by itself."""
-        if not matcher.is_error():
-            return
-        # stop_reason() says InternalError in either case.
-        if matcher.get_error().startswith("NoExtension"):
-            raise self._dead_end(drafted, "nothing may follow; give it a rule that ends")
-        raise self._dead_end(drafted, "it is too ambiguous there to follow; simplify it")
+        if matcher.is_error():
+            raise self._dead_end(drafted)
 
-    def _dead_end(self, drafted: Sequence[int], why: str) -> DerbyError:
+    def _dead_end(self, drafted: Sequence[int]) -> DerbyError:
         text = self._vocabulary.tokens.decode_str([*self._committed, *drafted])
-        place = f"after {text[-60:]!r}" if text else "at the start of the text"
-        return DerbyError(f"The grammar cannot continue {place}: {why}.")
+        return DerbyError(
+            f"The grammar cannot go on after {text[-60:]!r}: give every rule a way to end."
+        )
 
 
 class _Walk:

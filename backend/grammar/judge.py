@@ -37,10 +37,9 @@ def judge(schema: str, text: str) -> Judgement:
         )
         error = next(iter(validator.iter_errors(json.loads(text, parse_float=Decimal))), None)
     except json.JSONDecodeError as broken:
-        return Judgement("invalid", f"it is not JSON: {broken}")
+        return Judgement("invalid", f"not JSON: {broken}")
     except (ValidationError, ValueError, ArithmeticError, RecursionError) as unclear:
-        why = f"the validator cannot tell ({getattr(unclear, 'message', unclear)})"
-        return Judgement("unchecked", _one_line(why))
+        return Judgement("unchecked", _one_line(str(getattr(unclear, "message", unclear))))
     if error is None:
         return Judgement("valid")
     place = "".join(f"/{step}" for step in error.instance_path)

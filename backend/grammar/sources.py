@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal, get_args
 
-from backend.errors import DerbyError
+from backend.errors import DerbyError, check_range, invalid_character, unknown
 
 #: GBNF is llama.cpp's own: it takes such a text as it is.
 Kind = Literal["lark", "json_schema", "regex", "gbnf"]
@@ -42,27 +42,16 @@ class GrammarSource:
     def __post_init__(self) -> None:
         object.__setattr__(self, "text", self.text.removeprefix("\ufeff"))
         if self.kind not in get_args(Kind):
-            raise DerbyError(
-                f"The grammar kind is {self.kind!r}; it must be one of {', '.join(get_args(Kind))}."
-            )
+            raise unknown("kind of grammar", self.kind, get_args(Kind))
         if not self.text.strip():
             raise DerbyError("The grammar is empty: write one or choose a ready-made one.")
         try:
             size = len(self.text.encode())
         except UnicodeEncodeError as error:
-            raise DerbyError(
-                f"The grammar's character {error.start + 1} is half of a surrogate pair: remove it."
-            ) from error
-        if size > MAX_BYTES:
-            raise DerbyError(
-                f"The grammar is {size} bytes long; the limit is {MAX_BYTES}: shorten it."
-            )
+            raise invalid_character("grammar", self.text, error.start) from error
+        check_range("grammar size", size, 1, MAX_BYTES)
         if unseen := _UNSEEN.search(self.text):
-            line = self.text.count("\n", 0, unseen.start()) + 1
-            raise DerbyError(
-                f"The grammar is wrong at line {line}: the character U+{ord(unseen[0]):04X} hides "
-                "or reorders text: remove it, or write it as an escape."
-            )
+            raise invalid_character("grammar", self.text, unseen.start())
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +83,7 @@ def grammar_from_file(path: Path) -> GrammarSource:
             except (OSError, UnicodeDecodeError) as error:
                 raise DerbyError(f"Cannot read the grammar {path}: {error}.") from error
             return GrammarSource(kind, text, path.name.removesuffix(suffix))
-    raise DerbyError(
-        f"The kind of the grammar {path.name!r} is unknown: its name must end in one of "
-        f"{', '.join(_SUFFIXES)}."
-    )
+    raise unknown("kind of grammar", path.name, _SUFFIXES)
 
 
 def examples(name: str) -> GrammarExamples:

@@ -95,10 +95,7 @@ def build(tokenizer: Tokenizer, slices: tuple[str, ...] = SLICES) -> Vocabulary:
 
     size, eos = tokenizer.vocab_size, sorted(tokenizer.eos_ids)
     if not eos:
-        raise DerbyError(
-            "A grammar cannot end the texts of this model, whose tokenizer has no end-of-text "
-            "token: choose another model, or a column without a grammar."
-        )
+        raise _unfit("no end")
     if isinstance(tokenizer, HfTokenizer):
         from llguidance.hf import from_tokenizer
 
@@ -109,21 +106,21 @@ def build(tokenizer: Tokenizer, slices: tuple[str, ...] = SLICES) -> Vocabulary:
                 tokenizer.fast, max(size, len(tokenizer.fast)), eos, list(slices)
             )
         except ValueError as error:
-            raise DerbyError(
-                f"A grammar cannot constrain this model, whose tokenizer does not say which bytes "
-                f"a token stands for ({str(error)[:80]}): choose one with a byte-level or "
-                "byte-fallback tokenizer, or a column without a grammar."
-            ) from error
+            raise _unfit(str(error)[:80]) from error
     elif isinstance(tokenizer, ByteTokenizer):
         tokens = LLTokenizer(TokenizerWrapper(_Bytes()), eos_token=eos, slices=list(slices))
         known = tokens.vocab_size
     else:
-        raise DerbyError(
-            f"A grammar cannot constrain the tokenizer {type(tokenizer).__name__}: "
-            "choose a model with a fast tokenizer."
-        )
+        raise _unfit(type(tokenizer).__name__)
     known = min(known, size)
     return Vocabulary(tokens, size, known, frozenset(i for i in eos if i < known))
+
+
+def _unfit(why: str) -> DerbyError:
+    return DerbyError(
+        f"This model's tokenizer takes no grammar ({why}): choose another model, or a column "
+        "without a grammar."
+    )
 
 
 class _Bytes:

