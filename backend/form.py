@@ -149,8 +149,9 @@ def _target(form: Form, offer: Offer) -> ModelSpec:
     )
     if form.precision:
         return spec
-    chosen, _ = usual_precision(spec, lambda _: None)
-    return replace(spec, precision=chosen)
+    if name not in offer.models:  # its size is known once the worker has fetched it
+        return replace(spec, precision=offer.options("precision", engine)[0])
+    return replace(spec, precision=usual_precision(spec, lambda _: None)[0])
 
 
 def _columns(form: Form, offer: Offer, target: ModelSpec) -> tuple[Column, ...]:
@@ -183,7 +184,10 @@ def _column(line: str, form: Form, offer: Offer, target: ModelSpec) -> Column:
         return column
     if column.strategy.library is not None and not offer.unlisted:
         # Libraries compile it in this program's worker, where nothing could end them.
-        raise DerbyError("Libraries take no grammars of visitors here: choose one of the list.")
+        raise DerbyError(
+            f"{column.title} takes no grammar of your own on this page: name a ready-made one, "
+            "such as grammar=person, or choose a column such as grammar."
+        )
     source = GrammarSource(form.grammar_kind, form.grammar_text, "my own")
     return column.with_settings({"grammar": source})
 

@@ -126,8 +126,9 @@ def offer_of(
 
 def titled(models: Sequence[str], engines: Sequence[str]) -> Mapping[str, str]:
     """A title for each of an operator's models, and what it stands for: a Hub id, or the absolute
-    path of a folder or GGUF file, whose own name is the title. Raises DerbyError for any other; an
-    engine that brings its own models also accepts its own names.
+    path of a folder or GGUF file, whose own name is the title, with a number where that is taken.
+    Raises DerbyError for any other; an engine that brings its own models also accepts its own
+    names.
     """
     own = any(engine_named(engine).models for engine in engines)
     titles: dict[str, str] = {}
@@ -143,8 +144,9 @@ def titled(models: Sequence[str], engines: Sequence[str]) -> Mapping[str, str]:
                 f"There is no model {name!r}: write a folder or GGUF file starting with '/', '.' "
                 "or '~', or a Hub id such as owner/model."
             )
-        number, stem = 2, title
-        while titles.get(title, place) != place:
-            title, number = f"{number}-{stem}", number + 1
+        number, suffix = 2, SUFFIX if title.endswith(SUFFIX) else ""
+        stem = title.removesuffix(suffix)
+        while {BUILT_IN: BUILT_IN, **titles}.get(title, place) != place:
+            title, number = f"{stem}-{number}{suffix}", number + 1
         titles[title] = place
     return titles

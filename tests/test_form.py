@@ -69,7 +69,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "an empty grammar": ({"lineup": "grammar:grammar=own", "grammar_text": " "}, "empty"),
     "a library's own grammar": (
         {"lineup": "openvino_genai:grammar=own", "grammar_text": "a", "grammar_kind": "regex"},
-        "visitors",
+        "ready-made",
     ),
     "many models": (
         {"lineup": "kv@torch/fp32\nkv@torch/bf16\nkv@openvino/int8\nkv@openvino/int4"},

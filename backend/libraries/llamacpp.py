@@ -19,6 +19,7 @@ from backend.libraries.library import Emit, Library, Serving, Settings, require_
 from backend.libraries.llama_server import wheel
 from backend.libraries.stream import explained, openai_body, stream_answer
 from backend.machine import threads
+from backend.models.checkpoint import without_folders
 from backend.models.files import gguf_file
 from backend.types import ModelSpec, Request
 
@@ -148,8 +149,9 @@ class LlamaCppModel:
                 if not address:
                     errors.seek(0)
                     why = next((line.partition(" E ")[2] for line in errors if " E " in line), "")
+                    why = without_folders(why.strip())
                     raise DerbyError(
-                        f"llama.cpp cannot load {self.spec.name!r:.100} ({why.strip()[:200]}): "
+                        f"llama.cpp cannot load {self.spec.name!r:.100} ({why:.200}): "
                         "fetch the file again, or choose another."
                     )
                 yield address

@@ -14,6 +14,11 @@ log = logging.getLogger(__name__)
 #: How libraries ask for leave to run code of a repository.
 _FOREIGN_CODE = re.compile("trust_remote_code|custom code|remote code", re.IGNORECASE)
 
+#: The folders before a file's name, in quotes with their spaces; addresses on the web stay.
+_FOLDERS = re.compile(
+    r"""(?<=['"])[~.]*/[^'"\n]*/|(?<![\w/])(?<!http:)(?<!https:)[~.]*/+(?:[^\s'"]*/)?"""
+)
+
 
 def read_object(path: Path, name: str) -> dict[str, Any]:
     """The JSON object in a file of the model `name`. Raises DerbyError if there is none."""
@@ -44,6 +49,11 @@ def require_all_weights(loaded: Mapping[str, Collection[Any]], name: str) -> Non
         )
 
 
+def without_folders(text: str) -> str:
+    """What a library said, with files and folders by their own names: a page has guests."""
+    return _FOLDERS.sub("", text)
+
+
 def loading_error(name: str, what: str, error: Exception) -> DerbyError:
     """What a library said that could not read a model's files, as one sentence: `what` could not
     be done. A suggestion to run code of the model's repository is not passed on.
@@ -54,5 +64,5 @@ def loading_error(name: str, what: str, error: Exception) -> DerbyError:
             f"The model {name!r} needs code from its own repository, which Decode Derby does not "
             f"run: choose a model of a standard architecture."
         )
-    said = " ".join(f"{type(error).__name__}: {error}".split())
+    said = without_folders(" ".join(f"{type(error).__name__}: {error}".split()))
     return DerbyError(f"{what} ({said:.200}): choose another model, or fetch its files again.")

@@ -1,20 +1,27 @@
 """Runs races in this process, on a thread: for the command line, and where no child may start."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from queue import SimpleQueue
+from types import MappingProxyType
 
 from backend.events import Event
 from backend.limits import PRIVATE, Limits
+from backend.models.files import give_titles
 from backend.racing.commands import Command, all_stopped, run_to_end
 from backend.racing.hosts.host import held
 from backend.racing.models import LoadedModels
 
 
 class InlineHost:
+    """`limits` and `titles` are as ProcessHost's."""
+
     preparing = ""
 
-    def __init__(self, limits: Limits = PRIVATE) -> None:
+    def __init__(
+        self, limits: Limits = PRIVATE, titles: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        give_titles(titles)
         self.engines = LoadedModels(limits=limits)
         self._one_at_a_time = threading.Lock()
 

@@ -135,7 +135,7 @@ class Worker:
 
 class ProcessHost:
     """`warm` are loaded whenever a worker starts, in that order. `limits` bound what it keeps, and
-    `titles` are names of models there, see `give_titles`.
+    `titles` what its models' names stand for, here and there; see `give_titles`.
     """
 
     def __init__(
@@ -144,6 +144,7 @@ class ProcessHost:
         limits: Limits = PRIVATE,
         titles: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
+        give_titles(titles)  # whoever reads a form asks how large a model is
         self._one_at_a_time = threading.Lock()
         self._closed = threading.Event()
         self._wanted = threading.Event()  # a worker, by a race

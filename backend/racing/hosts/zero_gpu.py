@@ -5,9 +5,10 @@ So a command goes in, events come out as JSON, and a file says that they are sti
 """
 
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import Any
 
 from backend.errors import DerbyError, explain
@@ -28,8 +29,13 @@ class ZeroGpuHost:
 
     preparing = ""
 
-    def __init__(self, lend: Callable[..., Any], limits: Limits = PRIVATE) -> None:
-        self._forked = InlineHost(limits)  # used in forks alone
+    def __init__(
+        self,
+        lend: Callable[..., Any],
+        limits: Limits = PRIVATE,
+        titles: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self._forked = InlineHost(limits, titles)  # used in forks alone
         self._call = lend(duration=SECONDS)(self._in_fork)
         self._one_at_a_time = threading.Lock()
 
