@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
 from backend.export.code import published, shell
-from backend.libraries.library import Settings
-from backend.libraries.llamacpp import NONE, request_body, server_flags
+from backend.libraries.library import NO_DRAFT, Settings
+from backend.libraries.llamacpp import request_body, server_flags
 from backend.models.builtin import GGUF_MEMBER, PACKAGE
 from backend.models.files import BUILT_IN
 from backend.types import ModelSpec, Request
@@ -22,7 +22,7 @@ def write(spec: ModelSpec, request: Request, settings: Settings) -> Iterable[str
     path, body = request_body(request, settings)
     body = {name: value for name, value in body.items() if name not in TIMING}
     fetching, file = _fetched(spec.name, "target")
-    if settings["draft"] != NONE:
+    if settings["draft"] != NO_DRAFT:
         more, draft = _fetched(settings["draft"], "draft")
         fetching, settings = [*fetching, *more], {**settings, "draft": draft}
     words = map(shell, server_flags(file, request, settings, spec.device))

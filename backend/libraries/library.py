@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, Literal, Protocol
 
+from backend.decoding.sampling import COLDEST
 from backend.engines.declaration import EngineDeclaration
 from backend.errors import DerbyError
 from backend.events import Reason
 from backend.text import Tokenizer
 from backend.types import ModelSpec, Request
 
-#: A setting that names no draft.
+#: A setting that names no draft, or no way to draft.
 NO_DRAFT = "none"
 
 #: The values of a column's settings by name.
@@ -117,6 +118,26 @@ class Library:
     elsewhere: LibraryModel | None = None
     like: str = ""
     takes_turns: bool = False
+
+
+def sampling_arguments(request: Request) -> dict[str, Any]:
+    """How long an answer is and how its tokens are chosen, by the names that transformers and
+    openvino-genai have for it.
+    """
+    sampling = request.sampling
+    arguments: dict[str, Any] = {
+        "max_new_tokens": request.max_new_tokens,
+        "repetition_penalty": float(sampling.repetition_penalty),
+        "do_sample": sampling.temperature >= COLDEST,
+    }
+    if arguments["do_sample"]:
+        arguments |= {
+            "temperature": float(sampling.temperature),
+            "top_k": sampling.top_k,
+            "top_p": float(sampling.top_p),
+            "min_p": float(sampling.min_p),
+        }
+    return arguments
 
 
 def require_package(package: str) -> None:

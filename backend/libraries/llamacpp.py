@@ -15,7 +15,7 @@ from backend.engines.declaration import EngineDeclaration, Say
 from backend.errors import DerbyError
 from backend.grammar.compile import composed, definition_of, regex_literal
 from backend.grammar.sources import GrammarSource
-from backend.libraries.library import Emit, Library, Serving, Settings, require_package
+from backend.libraries.library import NO_DRAFT, Emit, Library, Serving, Settings, require_package
 from backend.libraries.llama_server import wheel
 from backend.libraries.stream import explained, openai_body, stream_answer
 from backend.machine import threads
@@ -27,9 +27,6 @@ PACKAGE = "xllamacpp"
 
 #: The precision of a GGUF file: its own weights.
 GGUF = "gguf"
-
-#: A setting that names no draft, or no way to draft.
-NONE = "none"
 
 #: What a draft of a file of its own is called.
 DRAFT = "draft-simple"
@@ -63,9 +60,13 @@ def server_flags(file: str, request: Request, settings: Settings, device: str = 
     if device == "CPU":
         flags += ["--n-gpu-layers", "0"]
     kind, draft, k = settings["spec"], settings["draft"], settings["k"]
-    if draft != NONE:
+    kinds: list[str] = []
+    if draft != NO_DRAFT:
+        kinds.append(DRAFT)
         flags += ["--model-draft", draft]
-    if kinds := [name for name in (DRAFT if draft != NONE else NONE, kind) if name != NONE]:
+    if kind != NO_DRAFT:
+        kinds.append(kind)
+    if kinds:
         flags += ["--spec-type", ",".join(kinds)]
     lengths = {flag: most for name in kinds for flag, most in K_FLAGS[name].items() if k}
     return flags + [word for flag, most in lengths.items() for word in (flag, str(min(k, most)))]
@@ -119,7 +120,7 @@ class LlamaCppModel:
         from httpx import Client
 
         path, body = request_body(request, settings)
-        if settings["draft"] != NONE:
+        if settings["draft"] != NO_DRAFT:
             settings = {**settings, "draft": str(gguf_file(settings["draft"], lambda _: None))}
         flags = server_flags(str(self._file), request, settings, self.spec.device)
         with (

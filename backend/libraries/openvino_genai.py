@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from backend.decoding.sampling import COLDEST
 from backend.engines.declaration import EngineDeclaration, Say
 from backend.engines.openvino.abilities import EXACT
 from backend.engines.openvino.compress import COMPRESSORS
@@ -27,6 +26,7 @@ from backend.libraries.library import (
     Settings,
     StoppedError,
     require_package,
+    sampling_arguments,
 )
 from backend.machine import threads
 from backend.models.checkpoint import loading_error
@@ -79,20 +79,9 @@ def generation_arguments(request: Request, settings: Settings) -> dict[str, Any]
     """Keyword arguments of GenerationConfig, but for stop_token_ids; a structured_output_config by
     the arguments of StructuredOutputConfig. Raises DerbyError for a grammar that it lacks.
     """
-    sampling = request.sampling
-    arguments: dict[str, Any] = {
-        "max_new_tokens": request.max_new_tokens,
-        "repetition_penalty": float(sampling.repetition_penalty),
-        "do_sample": sampling.temperature >= COLDEST,
-    }
+    arguments = sampling_arguments(request)
     if arguments["do_sample"]:
-        arguments |= {
-            "temperature": float(sampling.temperature),
-            "top_k": sampling.top_k,
-            "top_p": float(sampling.top_p),
-            "min_p": float(sampling.min_p),
-            "rng_seed": sampling.seed,
-        }
+        arguments["rng_seed"] = request.sampling.seed
     if request.ignore_eos:
         arguments["ignore_eos"] = True
     if request.stop:

@@ -5,12 +5,20 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from backend.decoding.sampling import COLDEST
 from backend.engines.declaration import EngineDeclaration, Say
 from backend.engines.torch.declaration import TORCH
 from backend.engines.torch.engine import PRECISIONS, torch_files
 from backend.errors import DerbyError
-from backend.libraries.library import NO_DRAFT, Emit, Library, Part, Serving, Settings, StoppedError
+from backend.libraries.library import (
+    NO_DRAFT,
+    Emit,
+    Library,
+    Part,
+    Serving,
+    Settings,
+    StoppedError,
+    sampling_arguments,
+)
 from backend.machine import threads
 from backend.models.checkpoint import loading_error, require_all_weights
 from backend.models.files import ModelFiles
@@ -47,25 +55,16 @@ def generate_arguments(request: Request, settings: Settings, *, on_gpu: bool) ->
     model's own generation_config states and the request says otherwise is stated. Raises DerbyError
     for prompt lookup beside a draft, and stop strings beside one.
     """
-    sampling, lookup, draft = request.sampling, settings["lookup"], settings["draft"] != NO_DRAFT
+    lookup, draft = settings["lookup"], settings["draft"] != NO_DRAFT
     if lookup and draft:
         raise DerbyError("transformers guesses by prompt lookup or by a draft: leave one out.")
     if request.stop and draft:
         raise DerbyError(
             "generate() of transformers takes no stop strings beside a draft: leave one out."
         )
-    arguments: dict[str, Any] = {
-        "max_new_tokens": request.max_new_tokens,
-        "repetition_penalty": float(sampling.repetition_penalty),
-        "do_sample": sampling.temperature >= COLDEST,
-    }
-    if arguments["do_sample"]:
-        arguments |= {
-            "temperature": float(sampling.temperature),
-            "top_k": sampling.top_k,
-            "top_p": float(sampling.top_p),
-            "min_p": float(sampling.min_p) or None,
-        }
+    arguments = sampling_arguments(request)
+    if arguments.get("min_p") == 0:
+        arguments["min_p"] = None
     if request.ignore_eos:
         arguments["eos_token_id"] = NO_TOKEN
     if request.stop:

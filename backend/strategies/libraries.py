@@ -2,7 +2,6 @@
 
 from backend.libraries.library import NO_DRAFT
 from backend.libraries.llamacpp import LLAMACPP as LLAMACPP_LIBRARY
-from backend.libraries.llamacpp import NONE
 from backend.libraries.openvino_genai import OPENVINO_GENAI as OPENVINO_GENAI_LIBRARY
 from backend.libraries.server import ANY_MODEL
 from backend.libraries.server import SERVER as SERVER_LIBRARY
@@ -35,9 +34,9 @@ def equivalent(values: Values) -> Equivalent:
 
 def llamacpp_equivalent(values: Values) -> Equivalent:
     spec, k = values["spec"], values["k"]
-    if spec not in (NONE, "ngram-simple"):
+    if spec not in (NO_DRAFT, "ngram-simple"):
         return Equivalent(missing=spec)
-    lookup = (k or USUAL_LOOKUP) if spec != NONE else 0
+    lookup = (k or USUAL_LOOKUP) if spec != NO_DRAFT else 0
     return equivalent({**values, "lookup": lookup})
 
 
@@ -97,9 +96,9 @@ LLAMACPP = Strategy(
             "Drafting",
             "How the server drafts, in its own words (--spec-type). draft-mtp: with layers of the "
             "file that guess ahead, where it has them.",
-            NONE,
+            NO_DRAFT,
             (
-                (NONE, "none"),
+                (NO_DRAFT, "none"),
                 ("ngram-simple", "ngram-simple"),
                 ("ngram-mod", "ngram-mod"),
                 ("draft-mtp", "draft-mtp"),
@@ -109,8 +108,8 @@ LLAMACPP = Strategy(
             "draft",
             "Draft",
             "A smaller GGUF file that guesses.",
-            NONE,
-            ((NONE, "none"),),
+            NO_DRAFT,
+            ((NO_DRAFT, "none"),),
         ),
         WholeNumber("k", "k", "Tokens drafted a round; 0: as many as usual there.", 0, 0, 64),
         grammar_choice(None),
