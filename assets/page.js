@@ -1,88 +1,98 @@
-// Theme toggle, the skip link and keyboard shortcuts: what the header begins.
-import { FRAMED, kept } from "./kept.js";
-import { closeSettings, settingsOpen } from "./settings.js";
-import { racing, startStream } from "./stream.js";
-import { tabsIn } from "./tabs.js";
+// What the page does in the browser alone: addresses of its tabs, the list of past races, what
+// "Why?" shows of the race on the board, and a link's copying.
+window.derby = (() => {
+  const RACES = 20;
+  const RECORDS = 2_000_000; // characters of all records: a browser's storage holds some five million
+  const RECORD = 250_000;
 
-const KEY = "decode-derby-theme";
+  const tabOf = () => new URL(location).searchParams.get("tab") ?? "race";
 
-export function start({ element, trigger }) {
-  startStream();
-  document.addEventListener("dd-open", () => {
-    press("tab-race");
-    trigger("input");
-  });
-  startTheme(element.querySelector(".dd-theme"));
-  startViews(element.querySelector("[role=tablist]"));
-  // The skip link's address would load the page anew where that has a query.
-  element.querySelector(".dd-skip").addEventListener("click", (event) => {
-    event.preventDefault();
-    document.querySelector(".dd-board").focus();
-  });
-  document.addEventListener("keydown", shortcut, true);
-  if (FRAMED) startFrame();
-}
+  let wanted = tabOf(); // by the address; until it is selected, gradio selects the first one
 
-// The page's own tabs. Their panels are gradio's, and may come a moment later.
-function startViews(list) {
-  for (const tab of list.children) {
-    const view = document.getElementById(tab.getAttribute("aria-controls"));
-    if (!view) return setTimeout(() => startViews(list), 30);
-    view.setAttribute("role", "tabpanel");
-    view.setAttribute("aria-labelledby", tab.id);
+  function go([tab]) {
+    const url = new URL(location);
+    if (wanted) {
+      if (tab === wanted) wanted = "";
+      return;
+    }
+    if (tabOf() === tab) return;
+    tab === "race" ? url.searchParams.delete("tab") : url.searchParams.set("tab", tab);
+    history.pushState(history.state, "", url);
   }
-  tabsIn(list);
-}
 
-function press(id) {
-  document.getElementById(id)?.click();
-}
+  addEventListener("popstate", () =>
+    document.querySelector(`#tab-${tabOf()}-button`)?.click());
 
-function startTheme(toggle) {
-  const show = (dark) => {
-    document.body.classList.toggle("dark", dark);
-    toggle.title = dark ? "Light mode" : "Dark mode";
-    toggle.setAttribute("aria-label", toggle.title);
-  };
-  const chosen = new URLSearchParams(location.search).get("__theme") || kept.read(KEY);
-  show(chosen ? chosen === "dark" : document.body.classList.contains("dark"));
-  toggle.addEventListener("click", () => {
-    const dark = !document.body.classList.contains("dark");
-    kept.write(KEY, dark ? "dark" : "light");
-    show(dark);
-  });
-}
-
-// ---- the keyboard
-function escape(event) {
-  // Escape that closes an open list of choices, or a line of help, is not meant for the race.
-  if (event.target.matches?.("input[aria-expanded=true]") || document.querySelector(":popover-open")) return;
-  if (settingsOpen()) closeSettings();
-  else if (racing()) press("stop");
-}
-
-function shortcut(event) {
-  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
-    event.preventDefault();
-    event.stopPropagation();
-    if (event.target.closest?.("#prompt")) document.getElementById("run").focus(); // it lies over the race
-    press("run");
-  } else if (event.key === "Escape") {
-    escape(event);
+  function why(drawing) {
+    const { reasons = [], figures = { headers: [], rows: [] }, curve = [] } = drawing?.why ?? {};
+    // A column is one point, and lines of one point are not drawn.
+    const points = curve.flatMap(({ rows, times, of }) =>
+      (of === "measured passes" ? [0] : [-0.2, 0.2]).map((d) => [rows + d, times, of]));
+    return [
+      reasons,
+      {
+        headers: ["figure", ...figures.rows.map(([name]) => name)],
+        data: figures.headers.slice(1).map((title, i) => [title, ...figures.rows.map((row) => row[i + 1])]),
+        metadata: null,
+      },
+      {
+        columns: ["rows", "times", "of"],
+        data: points,
+        datatypes: { rows: "quantitative", times: "quantitative", of: "nominal" },
+        mark: "line",
+      },
+    ];
   }
-}
 
-// ---- a frame may be made as high as its page: then it is no window, by whose height a page could
-// go, and its lower edge, where alerts stand, may be out of sight.
-function startFrame() {
-  const height = Math.min(window.innerHeight, window.screen.availHeight);
-  document.documentElement.style.setProperty("--dd-window", `${height}px`);
-  const watched = () => {
-    const alert = document.querySelector(".dd-alert");
-    if (!alert) return setTimeout(watched, 200);
-    new MutationObserver(() => {
-      if (alert.textContent) alert.scrollIntoView({ block: "nearest" });
-    }).observe(alert, { childList: true });
+  const row = (race) => [
+    new Date(race.when).toLocaleString(), race.prompt, race.winner, race.speedup,
+    race.temperature, race.seed, race.tokens,
+  ];
+
+  function keep(races, drawing) {
+    races ??= [];
+    const record = drawing?.files?.["race.json"];
+    if (!record || races.some((race) => race.race === drawing.race)) return [races];
+    const { request } = JSON.parse(record);
+    const winner = drawing.columns[drawing.winner];
+    const kept = {
+      race: drawing.race,
+      when: Date.now(),
+      prompt: request.prompt.slice(0, 60),
+      winner: winner?.name ?? "none",
+      speedup: winner ? `${winner.speedup.toFixed(2)}\u00d7` : "",
+      temperature: request.sampling.temperature,
+      seed: request.sampling.seed,
+      tokens: request.max_new_tokens,
+      form: drawing.form,
+      record: record.length <= RECORD ? record : "",
+    };
+    let room = RECORDS;
+    return [[kept, ...races].slice(0, RACES).map((race) => {
+      room -= race.record.length;
+      return room < 0 ? { ...race, record: "" } : race;
+    })]; // the list of one output, which is a list
+  }
+
+  function open(names, place, races, board, ...values) {
+    const { record, form } = races[place];
+    const drawing = record ? JSON.parse(record).drawing : board;
+    const files = { "race.json": record };
+    const drawn = record ? { ...drawing, race: races[place].race, phase: "recorded", files } : board;
+    return [drawn, ...names.map((name, i) => form[name] ?? values[i])];
+  }
+
+  return {
+    go,
+    open,
+    why,
+    keep,
+    rows: (headers, races) => ({ headers, data: (races ?? []).map(row), metadata: null }),
+    clear: (races) => (confirm("Delete the list of races?") ? [[]] : [races]),
+    share(query) {
+      const link = new URL(`?${query}`, location).href;
+      navigator.clipboard?.writeText(link).catch(() => {});
+      return link;
+    },
   };
-  watched();
-}
+})();

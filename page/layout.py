@@ -1,128 +1,160 @@
-"""The whole page: the prompt, the tabs, the board, and what the buttons do."""
+"""The whole page: what it shows, and what its buttons do."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
 from typing import Any
 
 import gradio as gr
 
-from backend.libraries.server import named_servers
-from backend.limits import Limits
-from backend.models.files import model_title
+from backend.errors import DerbyError
+from backend.form import EXAMPLES, form_from, query_of
+from backend.offer import Offer
+from backend.racing.commands import ForgetVisitor
 from backend.racing.hosts.host import Host
-from backend.web.api import Api
-from backend.web.assets import asset
-from backend.web.benchmark import Benchmarks
-from backend.web.controller import Controller
-from backend.web.examples import examples, for_any_prompt, opening
-from backend.web.lineup import text_of
-from backend.web.lineup_editor import editor_state
-from backend.web.offer import Offer, offer_of
-from backend.web.presence import Presence
-from backend.web.view import View, opening_view
-from backend.web.visitors import Visitors
-from page import benchmark, races, settings
-from page.api import offer_api
-from page.components import (
-    QUIET,
-    Fields,
-    Surroundings,
-    keyed,
-    own,
-    visitor_of,
+from page import history, production, why
+from page.board import board
+from page.components import CHECKED, QUIET, Fields, in_browser, refusal
+from page.guests import LINE
+from page.race import Run, events_of, opening, race
+from page.settings import settings
+
+TITLE = "Decode Derby"
+ABOUT = (
+    "Race ways to decode the same prompt, side by side: which is fastest on this machine, by how "
+    "much, why, and does it change the text?"
 )
-from page.document import TITLE
-from page.kept import keep
-from page.lineup import preview
-from page.modules import calling
-
-#: Why the columns change once an example's prompt gives way to another one.
-UNFIT = "Grammar fits only its example: Prompt lookup runs instead."
 
 
-def build(
-    host: Host,
-    engines: Sequence[str],
-    models: Sequence[str],
-    limits: Limits,
-    presence: Presence,
-) -> tuple[gr.Blocks, Controller, Api]:
-    """Build the page over `host`, which runs its visitors' races, and the functions that programs
-    may call. `engines` and `models` are what visitors may choose from, and `limits` what each of
-    them may use. `presence` knows who is connected.
-    """
-    offer, fields = offer_of(engines, models, limits, named_servers()), Fields()
+def build(host: Host, offer: Offer) -> gr.Blocks:
+    """The page over `host`, which runs its races."""
     with gr.Blocks(title=TITLE, analytics_enabled=False, fill_width=True) as demo:
-        visitors = Visitors(host, limits, presence)
-        controller = Controller(visitors, offer)
-        header = own("header", script="page.js")
-        layout = asset("board.html").replace("{export}", asset("export.html"))
-        board = own("board", opening_view(opening()), layout=layout, render=False)
-        around = Surroundings(controller, offer, board, fields)
-        with _view("race"):
-            fields["prompt"] = ask = own(
-                "ask",
-                examples()[0].prompt,
-                examples=[[each.label, each.prompt] for each in examples()],
-                models={key: model_title(label) for key, label in offer.labels.items()},
-            )
-            board.render()
-            races.fill_below(controller)
-        settings.fill(around, fields, ask)
-        _set_examples(ask, fields, offer, board)
-        _wire(controller, fields, ask, board)
-        benchmarks = Benchmarks(visitors, offer)
-        with _view("benchmark"):
-            benchmark.fill(benchmarks, fields, offer, controller.feeds)
-        with _view("history"):
-            own("history")  # which the browser alone knows
-        keep(demo, fields, offer, controller, header, board)
-        api = Api(visitors, offer, benchmarks)
-        offer_api(api, offer)
-    return demo, controller, api
+        gr.Markdown(f"# {TITLE}\n{ABOUT}", elem_id="about")
+        prompt = gr.Textbox(
+            EXAMPLES[0].prompt, lines=1, max_lines=8, label="Prompt", elem_id="prompt", render=False
+        )
+        sidebar, fields = settings(offer, prompt)
+        run, races = gr.State(None, time_to_live=3600), history.kept()
+        with gr.Tabs(elem_id="tabs") as tabs:
+            with _tab("Race"):
+                screen, follow = _race_tab(demo, host, offer, sidebar, fields, run, races)
+            with _tab("Benchmark"):
+                gr.Markdown("Benchmarks run on the command line: see README.")
+            with _tab("History") as tab:
+                opened = history.fill(tab, races, run, screen, fields)
+        opened.then(lambda: gr.Tabs(selected="race"), None, tabs, **QUIET)
+        follow(opened)
+
+        def load(request: gr.Request) -> list[Any]:
+            """The tab, the race and the form that an address asks for."""
+            query = dict(request.query_params)
+            try:
+                form = form_from(query).model_dump()
+            except DerbyError as error:
+                raise refusal(error) from error
+            tab = query.get("tab", "")
+            tabs = gr.Tabs(selected=tab if tab in ("benchmark", "history") else "race")
+            return [tabs, opening(), *(form[name] for name in fields)]
+
+        follow(demo.load(load, None, [tabs, run, *fields.values()], **CHECKED))
+    return demo
 
 
-def _view(name: str) -> gr.Column:
-    """What one of the header's tabs shows."""
-    return gr.Column(elem_id=f"view-{name}", elem_classes="dd-view")
+def _tab(title: str) -> gr.Tab:
+    """A tab with an address of its own."""
+    name = title.lower()
+    tab = gr.Tab(title, id=name, elem_id=f"tab-{name}")
+    tab.select(None, js=in_browser("go", name), **QUIET)
+    return tab
 
 
-def _set_examples(ask: gr.HTML, fields: Fields, offer: Offer, board: gr.HTML) -> None:
-    """Have the example whose prompt was chosen set up its race; all other settings stay. A prompt
-    of the visitor's own instead of an example's is not raced with that one's grammar.
+def _race_tab(
+    demo: gr.Blocks,
+    host: Host,
+    offer: Offer,
+    sidebar: gr.Sidebar,
+    fields: Fields,
+    run: gr.State,
+    races: gr.BrowserState,
+) -> tuple[gr.HTML, Callable[[Any], None]]:
+    """Lay the race out and connect it. Returns the board, and what has everything else follow the
+    board after an event.
     """
-    known = {example.prompt: example for example in examples()}
+    fields["prompt"].render()
+    with gr.Row():
+        press = gr.Button("Run", variant="primary", scale=3, min_width=90, elem_id="run")
+        stop = gr.Button("Stop", min_width=90, elem_id="stop")
+        share = gr.Button("Share", min_width=90, elem_id="share")
+        opener = gr.Button("Settings", min_width=90, elem_id="opener")
+    opener.click(lambda: gr.Sidebar(open=True), None, sidebar, **QUIET)
+    _share(share, fields)
+    line = gr.HTML(elem_id="line")
+    gr.Examples(
+        [[each.prompt, each.lineup, each.tokens] for each in EXAMPLES],
+        [fields["prompt"], fields["lineup"], fields["max_new_tokens"]],
+        example_labels=[each.label for each in EXAMPLES],
+        api_visibility="private",
+    )
+    screen = board(opening().draw() | {"phase": "recorded"}, elem_id="board")
+    explanation = why.fill()
+    code = production.fill(run, fields["lineup"])
+    raced = set[str]()  # visitors whose sessions may be kept
 
-    def choose(prompt: Any, before: Any, goal: Any) -> tuple[Any, Any, Any]:
-        if example := known.get(str(prompt)):
-            lineup, about = example.lineup(offer), example.about
-            tokens = min(example.tokens, offer.limits.tokens)
-            return editor_state(lineup, offer), tokens, preview(lineup, offer, about, tokens)
-        lineup, goal = for_any_prompt(before, offer), goal if isinstance(goal, int) else 0
-        if lineup == text_of(before):
-            return before, gr.skip(), gr.skip()  # see kept.py for why not skip() of a line-up
-        return editor_state(lineup, offer), gr.skip(), preview(lineup, offer, UNFIT, goal)
+    async def start(request: gr.Request, *values: Any) -> AsyncIterator[tuple[Any, Run]]:
+        form, visitor = dict(zip(fields, values, strict=True)), request.session_hash or ""
+        raced.add(visitor)
+        try:
+            async with aclosing(
+                race(host, offer, form, visitor, lambda: _waiting(demo))
+            ) as drawings:
+                async for drawing in drawings:
+                    yield drawing
+        except DerbyError as error:
+            raise refusal(error) from error
 
-    outputs = [fields["lineup"], fields["max_new_tokens"], board]
-    asked = [ask, fields["lineup"], fields["max_new_tokens"]]
-    chosen = ask.select(choose, asked, outputs, **QUIET)
-    settings.show_chip(chosen.then, fields)
-    # A line-up that is not loaded yet tells of no change.
-    kept = chosen.then(None, list(fields.values()), None, js=calling("kept.js", "keepForm"))
-    kept.then(None, js=calling("ask.js", "settle"))
+    async def leave(request: gr.Request) -> None:
+        if (visitor := request.session_hash or "") in raced:
+            raced.remove(visitor)
+            async for _ in events_of(host, ForgetVisitor(visitor)):
+                pass
+
+    def follow(event: Any) -> None:
+        event.then(**code)
+        event.then(None, screen, explanation, js=in_browser("why"), **QUIET)
+
+    going = gr.on(
+        [press.click, fields["prompt"].submit, screen.submit],
+        start,
+        list(fields.values()),
+        [screen, run],
+        concurrency_id=LINE,
+        concurrency_limit=1,
+        api_visibility="private",
+        show_progress_on=line,
+    )
+    for event in (going, stop.click(_halt, run, screen, cancels=[going], **QUIET)):
+        follow(event)
+        event.then(None, [races, screen], races, js=in_browser("keep"), **QUIET)
+    follow(screen.input(lambda: None, None, run, **QUIET))  # a file was dropped on it
+    demo.unload(leave)
+    return screen, follow
 
 
-def _wire(controller: Controller, fields: Fields, ask: gr.HTML, board: gr.HTML) -> None:
-    """Connect what begins a race. Each call is answered at once; the visitor's stream shows the
-    race.
-    """
+async def _halt(run: Run | None) -> Any:
+    return run.end() if run and not run.over else gr.skip()
 
-    async def start(request: gr.Request, *values: Any) -> View:
-        form = dict(zip(fields, values, strict=True))
-        return keyed(request, await controller.race(visitor_of(request), form))
 
-    async def again(request: gr.Request) -> View:
-        return keyed(request, await controller.again(visitor_of(request)))
+def _waiting(demo: gr.Blocks) -> bool:
+    """Whether others wait for the machine."""
+    line = demo._queue.event_queue_per_concurrency_id.get(LINE)  # noqa: SLF001 (has no other name)
+    return bool(line and line.queue)
 
-    ask.submit(start, list(fields.values()), board, **QUIET)
-    # The board's own button, beside a race whose timings are spoiled.
-    board.retry(again, None, board, **QUIET)
+
+def _share(button: gr.Button, fields: Fields) -> None:
+    """Have the button show and copy a link with the settings."""
+    link = gr.Textbox(label="Link", buttons=["copy"], visible=False, elem_id="link")
+
+    def link_of(*values: Any) -> gr.Textbox:
+        return gr.Textbox(query_of(dict(zip(fields, values, strict=True))), visible=True)
+
+    made = button.click(link_of, list(fields.values()), link, **QUIET)
+    made.then(None, link, link, js=in_browser("share"), **QUIET)

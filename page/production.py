@@ -1,5 +1,5 @@
-"""The section "Production": a column of the race on show as code for libraries, which can be raced
-like any other column.
+"""The accordion "Use in production": a column of the race as code for a library, which can be
+raced like any other column.
 """
 
 from typing import Any
@@ -7,66 +7,56 @@ from typing import Any
 import gradio as gr
 
 from backend.errors import DerbyError
-from backend.export.production import LIBRARIES
-from backend.web.lineup import text_of
-from backend.web.lineup_editor import editor_state
-from page.components import NEWEST, QUIET, WORDS, Fields, Surroundings, answer, visitor_of
-from page.lineup import preview
-from page.modules import calling
+from backend.export.production import LIBRARIES, snippet, usual, usual_library
+from page.components import QUIET, plain
+from page.race import Run
+
+NO_RACE = "Run a race to get the code of its columns."
 
 
-def fill(sections: gr.HTML, around: Surroundings) -> Fields:
-    controller, offer, lineup = around.controller, around.offer, around.fields["lineup"]
-    with gr.Row():
-        column = gr.Dropdown([], elem_id="code-column", **WORDS["code column"])
-        library = gr.Dropdown(list(LIBRARIES), value=None, **WORDS["code library"])
-    note = answer("code-note", "code note")
-    race = gr.Button("Race this code", size="sm", visible=False, elem_id="code-race")
-    code = gr.Code(
-        language="python",
-        interactive=False,
-        label="Code",
-        lines=6,
-        buttons=["copy"],
-        elem_id="code",
-    )
-
-    def write(request: gr.Request, chosen: Any, name: Any) -> tuple[Any, Any, str, Any]:
-        visitor = visitor_of(request)
-        names, usual = controller.on_show(visitor)
-        chosen = chosen if chosen in names else usual
-        made = controller.production(visitor, chosen, name)
-        shown = gr.update(
-            value=made.code, language="shell" if made.language == "bash" else "python"
+def fill(run: gr.State, lineup: gr.Textbox) -> dict[str, Any]:
+    """Lay it out and connect it; `run` is the race on show. Returns the arguments of the event
+    that shows another race's code.
+    """
+    with gr.Accordion("Use in production", open=False) as accordion:
+        with gr.Row():
+            column = gr.Dropdown([], label="Column", elem_id="code-column")
+            library = gr.Dropdown(list(LIBRARIES), label="Library", elem_id="code-library")
+        note = plain(elem_id="code-note")
+        code = gr.Code(
+            language=None, interactive=False, wrap_lines=True, label="Code", elem_id="code"
         )
-        racing = gr.update(visible=made.column is not None and not made.raced)
-        note = f"{made.raced} {made.note}".strip()
-        return gr.update(choices=names, value=chosen), shown, note, racing
+        add = gr.Button("Race this code", size="sm", visible=False, elem_id="code-race")
 
-    def suggest(request: gr.Request, chosen: Any, name: Any) -> tuple[Any, Any, Any, str, Any]:
-        """For the library on show if it can do what the column does, else for one that can."""
-        visitor = visitor_of(request)
-        names, usual = controller.on_show(visitor)
-        chosen = chosen if chosen in names else usual
-        name = controller.library(visitor, chosen, name)
-        return name, *write(request, chosen, name)
-
-    def add(request: gr.Request, before: Any, chosen: Any, name: Any) -> tuple[Any, Any, str, Any]:
-        """Add the column that runs the code to the line-up."""
+    def show(run: Run | None, chosen: str | None, wanted: str | None) -> list[Any]:
+        if run is None or not run.board.ended:
+            return [gr.skip(), gr.skip(), NO_RACE, None, gr.Button(visible=False)]
+        race, names = run.race, [run.board.name(i) for i in range(len(run.race.columns))]
+        request, target = race.request, race.target
+        index = names.index(chosen) if chosen in names else usual(run.board, request, target)
+        best = "" if wanted else usual_library(run.board, index, request, target)
+        name = wanted or best or next(iter(LIBRARIES))
+        columns, libraries = gr.Dropdown(names, value=names[index]), gr.Dropdown(value=name)
         try:
-            text = controller.with_code(visitor_of(request), str(text_of(before)), chosen, name)
+            made = snippet(run.board, index, request, target, name)
         except DerbyError as error:
-            return before, gr.skip(), offer.public(str(error)), gr.skip()
-        return (
-            editor_state(text, offer),
-            preview(text, offer),
-            "It is a column of the next race.",
-            gr.update(visible=False),
-        )
+            return [columns, libraries, str(error), None, gr.Button(visible=False)]
+        said = f"{made.raced} {made.note}".strip()
+        racing = made.column is not None and not made.raced
+        return [columns, libraries, said, made.code, gr.Button(visible=racing)]
 
-    shown = [column, code, note, race]
-    gr.on([sections.expand, column.input], suggest, [column, library], [library, *shown], **NEWEST)
-    library.input(write, [column, library], shown, **NEWEST)
-    added = race.click(add, [lineup, column, library], [lineup, around.board, note, race], **QUIET)
-    added.then(None, list(around.fields.values()), None, js=calling("kept.js", "keepForm"))
-    return {}
+    def begin(run: Run | None, chosen: str | None) -> list[Any]:
+        return show(run, chosen, None)
+
+    def race(run: Run | None, chosen: str, name: str, lineup: str) -> tuple[str, str]:
+        assert run is not None  # noqa: S101 (the button is there of a race only)
+        names = [run.board.name(i) for i in range(len(run.race.columns))]
+        made = snippet(run.board, names.index(chosen), run.race.request, run.race.target, name)
+        return f"{lineup.rstrip()}\n{made.column}", "It is a column of the next race."
+
+    shown = [column, library, note, code, add]
+    fresh = {"fn": begin, "inputs": [run, column], "outputs": shown, **QUIET}
+    gr.on([accordion.expand, column.input], **fresh)
+    library.input(show, [run, column, library], shown, **QUIET)
+    add.click(race, [run, column, library, lineup], [lineup, note], **QUIET)
+    return fresh

@@ -1,57 +1,110 @@
-"""The settings: a list of sections in a drawer over the race. The chip beside Run says what the
-next race runs on, and opens the drawer.
-"""
+"""The settings: stock components in a sidebar, one for each field of the form."""
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import gradio as gr
 
-from page import lineup, model, own_grammar, production, sampling
-from page.components import Fields, Surroundings, own
-from page.modules import calling
+from backend.form import PRESETS, read_form, settings_table
+from backend.offer import Offer
+from page import grammar
+from page.components import QUIET, Fields
 
-#: The sections in their order: the title of each, what fills it and returns its fields of the form,
-#: and the event of the list's by which it hears that it is shown, "" if it need not know.
-SECTIONS: tuple[tuple[str, Callable[[gr.HTML, Surroundings], Fields], str], ...] = (
-    ("Columns", lineup.fill, ""),
-    ("Model", model.fill, ""),
-    ("Sampling", sampling.fill, ""),
-    ("Own grammar", own_grammar.fill, "focus"),
-    ("Production", production.fill, "expand"),
-)
-
-#: What the chip tells of the form.
-_TOLD = ("model", "model.hub", "precision", "max_new_tokens", "temperature")
-
-
-def fill(around: Surroundings, fields: Fields, ask: gr.HTML) -> None:
-    """Lay the drawer out and add its fields to the form's. It is loaded when `ask`, which has the
-    chip, says that it is opened for the first time.
-    """
-    with gr.Column(elem_id="settings") as drawer, gr.Column(elem_id="drawer"):
-        titles = [[title, event] for title, _, event in SECTIONS]
-        sections = own("sections", script="settings.js", sections=titles)
-        for number, (_, section, _) in enumerate(SECTIONS):
-            with gr.Column(elem_id=f"section-{number}", elem_classes="dd-section"):
-                fields |= section(sections, around)
-    later = [block for block in _within(drawer) if block.visible is True]
-    for block in later:
-        block.visible = False  # gradio loads a component's files unless the component itself is not
-    shown = f'() => Array({len(later)}).fill({{ __type__: "update", visible: true }})'
-    ask.expand(None, None, later, js=shown)
-    for name in _TOLD:
-        show_chip(fields[name].change, fields)
+#: How each field is labelled, with a line on what it does.
+LABELS: dict[str, dict[str, Any]] = {
+    "lineup": {"label": "Line-up", "info": "A column a line, such as speculative:k=4"},
+    "max_new_tokens": {"label": "Max new tokens"},
+    "temperature": {"label": "Temperature", "info": "0: always the likeliest token"},
+    "top_k": {"label": "Top-k", "info": "0: off"},
+    "top_p": {"label": "Top-p"},
+    "min_p": {"label": "Min-p"},
+    "repetition_penalty": {"label": "Repetition penalty"},
+    "seed": {"label": "Seed"},
+    "stop": {"label": "Stop strings", "info": "One a line; \\n is a line break"},
+    "ignore_eos": {"label": "Fixed length", "info": "Write on after the end of the text"},
+    "chat": {"label": "Chat template"},
+    "context": {"label": "Context limit", "info": "Tokens; 0: the model's own"},
+    "thinking": {"label": "Thinking", "info": "Of models that can switch it"},
+    "top": {"label": "Likely tokens", "info": "How many to note at each place"},
+    "model": {"label": "Model"},
+    "engine": {"label": "Engine"},
+    "precision": {"label": "Precision"},
+    "device": {"label": "Device"},
+}
 
 
-def _within(block: Any) -> Iterator[Any]:
-    """A block and all blocks in it, those outside first."""
-    yield block
-    for child in getattr(block, "children", ()):
-        yield from _within(child)
+def settings(offer: Offer, prompt: gr.Textbox) -> tuple[gr.Sidebar, Fields]:
+    """Lay out the settings. Returns the form's components, `prompt` among them, too."""
+    usual = read_form({})
+
+    def whole(name: str) -> gr.Number:
+        return gr.Number(
+            getattr(usual, name), precision=0, minimum=0, min_width=120, **LABELS[name]
+        )
+
+    def share(name: str, least: float, most: float) -> gr.Slider:
+        return gr.Slider(least, most, getattr(usual, name), step=0.01, **LABELS[name])
+
+    fields: dict[str, Any] = {"prompt": prompt}
+    with gr.Sidebar(open=False, width=420, elem_id="settings") as sidebar:
+        gr.Markdown("## Settings")
+        titles = [preset.title for preset in PRESETS]
+        preset = gr.Dropdown(titles, value=titles[0], label="Line-ups to begin with")
+        about = gr.Markdown(PRESETS[0].about)
+        fields["lineup"] = gr.Textbox(usual.lineup, lines=5, max_lines=12, **LABELS["lineup"])
+        with gr.Accordion("What the settings of a column do", open=False):
+            gr.Dataframe(
+                settings_table(),
+                headers=["column", "setting", "what it does"],
+                interactive=False,
+                wrap=True,
+                show_label=False,
+            )
+        with gr.Accordion("Model", open=False):
+            fields |= _model(offer)
+        with gr.Accordion("Sampling", open=False):
+            fields["max_new_tokens"] = whole("max_new_tokens")
+            fields["temperature"] = share("temperature", 0, 2)
+            fields["top_p"] = share("top_p", 0.01, 1)
+            fields["min_p"] = share("min_p", 0, 1)
+            fields["repetition_penalty"] = share("repetition_penalty", 0.1, 2)
+            with gr.Row():
+                fields |= {name: whole(name) for name in ("top_k", "seed", "context", "top")}
+            fields["stop"] = gr.Textbox(lines=1, max_lines=4, **LABELS["stop"])
+            fields["ignore_eos"] = gr.Checkbox(usual.ignore_eos, **LABELS["ignore_eos"])
+            fields["chat"] = gr.Checkbox(usual.chat, **LABELS["chat"])
+            choices = [("as usual", ""), ("on", "on"), ("off", "off")]
+            fields["thinking"] = gr.Radio(choices, value="", **LABELS["thinking"])
+        with gr.Accordion("Own grammar", open=False):
+            fields |= grammar.fill(fields["lineup"])
+
+    def choose(title: str) -> tuple[str, str]:
+        chosen = PRESETS[titles.index(title)]
+        return chosen.lineup, chosen.about
+
+    preset.input(choose, preset, [fields["lineup"], about], **QUIET)
+    return sidebar, fields
 
 
-def show_chip(event: Callable[..., object], fields: Fields) -> None:
-    """Have the chip show the form's values at an event."""
-    told = [fields[name] for name in _TOLD]
-    event(None, told, None, js=calling("ask.js", "showForm"))
+def _model(offer: Offer) -> dict[str, Any]:
+    """The target of every column that names none itself."""
+    engines = [(runtime.title, runtime.engine) for runtime in offer.runtimes]
+
+    def choices(what: str, engine: str = "") -> list[Any]:
+        return [("usual", ""), *offer.options(what, engine)]
+
+    models = [(f"usual ({offer.models[0]})", ""), *offer.models]
+    fields: dict[str, Any] = {
+        "model": gr.Dropdown(
+            models, value="", allow_custom_value=offer.unlisted, **LABELS["model"]
+        ),
+        "engine": gr.Dropdown([("usual", ""), *engines], value="", **LABELS["engine"]),
+        "precision": gr.Dropdown(choices("precision"), value="", **LABELS["precision"]),
+        "device": gr.Dropdown(choices("device"), value="", **LABELS["device"]),
+    }
+
+    def places(engine: str) -> list[gr.Dropdown]:
+        return [gr.Dropdown(choices(what, engine), value="") for what in ("precision", "device")]
+
+    shown = [fields["precision"], fields["device"]]
+    fields["engine"].input(places, fields["engine"], shown, **QUIET)
+    return fields

@@ -94,7 +94,7 @@ def test_nothing_heavy_is_imported_before_a_model_is_asked_for() -> None:
 
 def test_every_requirement_is_pinned_and_is_what_runs_here() -> None:
     names = set()
-    for file in ("requirements.txt", "requirements-mcp.txt", "requirements-dev.txt"):
+    for file in ("requirements.txt", "requirements-dev.txt"):
         for line in (ROOT / file).read_text(encoding="utf-8").splitlines():
             wanted = line.partition("#")[0].strip()
             if not wanted or wanted.startswith("-r requirements"):

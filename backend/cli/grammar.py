@@ -13,8 +13,7 @@ def grammar(
     file: Annotated[Path, typer.Argument(help="A .lark, .schema.json or .regex file.")],
     text: Annotated[str, typer.Option(help="Show how much of this text the grammar accepts.")] = "",
 ) -> None:
-    from backend.grammar.check import DEADLINE
-    from backend.web.editor import SOUND, fit
+    from backend.grammar.check import DEADLINE, verdict
 
-    fits = fit(grammar_from_file(file), as_utf8(text), DEADLINE)
-    out.print(f"{SOUND} {fits}", highlight=False, markup=False)
+    said = verdict(grammar_from_file(file), as_utf8(text), DEADLINE)
+    out.print(said, highlight=False, markup=False)

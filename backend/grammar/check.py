@@ -85,6 +85,18 @@ def check(
     return Fit(**reply)
 
 
+def verdict(source: GrammarSource, text: str, deadline: float) -> str:
+    """How far `text` fits a grammar that works, in words. Raises DerbyError as `check`."""
+    fit = check(source, text, deadline)
+    if fit.accepted < len(text):
+        return (
+            f"It works. Accepted up to character {fit.accepted} of {len(text)}; "
+            f"{text[fit.accepted]!r} cannot follow."
+        )
+    what = "The whole text fits" if text else "Nothing has been written yet"
+    return f"It works. {what}, and it may {'' if fit.accepting else 'not '}end here."
+
+
 def judge_apart(
     schema: str, text: str, deadline: float = DEADLINE, stopped: Callable[[], bool] = never
 ) -> Judgement:

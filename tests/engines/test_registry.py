@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from backend.web.offer import offer_of
 from packages import install
 
 from backend.engines import registry
@@ -24,7 +25,6 @@ from backend.engines.registry import (
 from backend.errors import DerbyError
 from backend.racing.models import LoadedModels
 from backend.types import ModelSpec
-from backend.web.offer import offer_of
 
 BACKEND = Path(registry.__file__).parents[1]
 

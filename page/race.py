@@ -1,0 +1,138 @@
+"""A race on the page: one generator, from a click on Run to the result."""
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from functools import cache
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import gradio as gr
+
+from backend.errors import DerbyError
+from backend.events import Event, Finished
+from backend.export.tables import files_of
+from backend.form import read_race
+from backend.offer import Offer
+from backend.racing.commands import Command
+from backend.racing.hosts.host import Host
+from backend.racing.race import Race
+from backend.records.file import load
+from backend.records.record import RaceRecord, recorded
+from backend.results.drawing import Drawer, Drawing
+from backend.results.result import ENDED
+from backend.results.scoreboard import Scoreboard
+
+#: Seconds between two looks at what has happened.
+PERIOD = 0.25
+
+#: The first example's race, as `race --record` writes it.
+OPENING = Path(__file__).resolve().parent.parent / "assets" / "opening.json"
+
+
+async def events_of(
+    host: Host,
+    command: Command,
+    stopped: Callable[[], bool] = lambda: False,
+    seconds: float = PERIOD,
+) -> AsyncGenerator[list[Event], None]:
+    """What a command's events were, every so many seconds, until it has ended. It ends within a
+    second of `stopped()`, and of this iterator's own end.
+    """
+    events: SimpleQueue[Event | None] = SimpleQueue()
+    closed = threading.Event()
+
+    def drain() -> None:
+        try:
+            for event in host.stream(command, lambda: closed.is_set() or stopped()):
+                events.put(event)
+        finally:
+            events.put(None)
+
+    threading.Thread(target=drain, name="events", daemon=True).start()
+    try:
+        ended = False
+        while not ended:
+            await asyncio.sleep(seconds)
+            new = [events.get_nowait() for _ in range(events.qsize())]
+            ended = None in new
+            yield [event for event in new if event is not None]
+    finally:
+        closed.set()
+
+
+class Run:
+    """A race and what has happened in it so far."""
+
+    def __init__(self, race: Race | RaceRecord, form: Mapping[str, Any]) -> None:
+        self.race, self.form = race, form
+        self.board = Scoreboard(race.columns)
+        self.over = self.late = False
+        self.begun = time.monotonic()
+        self._drawer = Drawer(self.board, race.request, time.time_ns() // 1_000_000)
+        self._events: list[Event] = []
+
+    def add(self, events: Sequence[Event]) -> None:
+        self._events += events
+        for event in events:
+            self.board.add(event)
+
+    def draw(self) -> Drawing:
+        return self._drawer.draw()
+
+    def end(self) -> Drawing:
+        """The last drawing, with the race's files and form. Columns that still run end here."""
+        self.over = True
+        running = (i for i, score in enumerate(self.board.scores) if score.state not in ENDED)
+        self.add([Finished(column, "stopped", []) for column in running])
+        race = self.race
+        record = recorded(race.request, race.columns, race.target, self._events)
+        return self.draw() | {"files": files_of(record), "form": dict(self.form)}
+
+
+async def race(
+    host: Host,
+    offer: Offer,
+    form: Mapping[str, Any],
+    visitor: str,
+    others_wait: Callable[[], bool],
+) -> AsyncGenerator[tuple[Drawing, Run], None]:
+    """The race that a form asks for, drawn again and again. Where others wait, it ends after the
+    limit's seconds. Raises DerbyError for what the visitor can mend.
+    """
+    command, limit = read_race(form, offer, visitor), offer.limits.race_seconds
+    run = Run(command, form)
+
+    def late() -> bool:
+        run.late |= time.monotonic() - run.begun > limit and others_wait()
+        return run.late
+
+    yield run.draw(), run
+    async with aclosing(events_of(host, command, late)) as batches:
+        async for events in batches:
+            if run.over:
+                return
+            run.add(events)
+            drawing = await asyncio.to_thread(run.draw)
+            if run.over:  # stopped meanwhile, and drawn so
+                return
+            yield drawing, run
+    if run.late:
+        gr.Info(f"Others wait, so your race ended after {limit} seconds.")
+    messages = {score.message for score in run.board.scores}
+    if len(messages) == 1 and (message := messages.pop()):
+        raise DerbyError(message)
+    yield await asyncio.to_thread(run.end), run
+
+
+@cache
+def opening() -> Run:
+    """The race that a page opens with."""
+    record = load(OPENING)
+    run = Run(record, {})
+    run.add(record.events)
+    run.over = True
+    return run
