@@ -1,0 +1,58 @@
+"""A race as the page runs it, over the fake engine in this process."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from backend.errors import DerbyError
+from backend.limits import PRIVATE
+from backend.offer import Offer, offer_of
+from backend.racing.hosts.inline import InlineHost
+from page.race import race
+
+HERE = offer_of(("fake",), ())
+SHORT = replace(HERE, limits=replace(PRIVATE, race_seconds=1))
+ENDLESS = {"prompt": "Long one 7", "max_new_tokens": 3900, "model": "fake-slow", "lineup": "kv"}
+
+
+def drawn(
+    form: dict[str, Any], offer: Offer = HERE, others_wait: Callable[[], bool] = lambda: False
+) -> list[dict[str, Any]]:
+    """What is drawn of a race, in its order; for three seconds at most."""
+
+    async def collect() -> list[dict[str, Any]]:
+        drawings = []
+        async for drawing, _ in race(InlineHost(), offer, form, "", others_wait):
+            drawings.append(drawing)
+            if time.monotonic() > latest:
+                break
+        return drawings
+
+    latest = time.monotonic() + 3
+    return asyncio.run(collect())
+
+
+def test_drawings_only_grow_and_the_last_has_the_files() -> None:
+    drawings = drawn({"prompt": "Long one 7", "max_new_tokens": 60, "lineup": "kv\nspeculative"})
+    steps = [[column["steps"] for column in drawing["columns"]] for drawing in drawings]
+    for before, after in pairwise(steps):
+        assert all(new.startswith(old) for old, new in zip(before, after, strict=True))
+    assert len({drawing["race"] for drawing in drawings}) == 1
+    assert [drawing["phase"] for drawing in drawings].count("ended") >= 1
+    assert set(drawings[-1]["files"]) == {"race.json", "race.md", "race.csv", "race.svg"}
+
+
+@pytest.mark.parametrize("others", [True, False])
+def test_a_long_race_ends_where_others_wait(*, others: bool) -> None:
+    drawings = drawn(ENDLESS, SHORT, lambda: others)
+    assert (drawings[-1]["phase"] == "ended") == others
+
+
+def test_what_fails_every_column_alike_is_one_error() -> None:
+    with pytest.raises(DerbyError, match="context"):
+        drawn({"prompt": "word " * 9000, "lineup": "kv\nlookup"})
