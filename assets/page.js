@@ -89,6 +89,13 @@ window.derby = (() => {
     keep,
     rows: (headers, races) => ({ headers, data: (races ?? []).map(row), metadata: null }),
     clear: (races) => (confirm("Delete the list of races?") ? [[]] : [races]),
+    save([name], text) {
+      const link = document.createElement("a");
+      link.href = URL.createObjectURL(new Blob([text]));
+      link.download = name;
+      link.click();
+      URL.revokeObjectURL(link.href);
+    },
     share(query) {
       const link = new URL(`?${query}`, location).href;
       navigator.clipboard?.writeText(link).catch(() => {});

@@ -1,7 +1,6 @@
 """How the page is served: its theme, and what the server does and does not do."""
 
 import os
-from importlib.util import find_spec
 from pathlib import Path
 
 from gradio import Blocks, themes
@@ -71,7 +70,7 @@ def serve(demo: Blocks, host: str, port: int, line: int, root: str = "", *, shar
             max_file_size=1,  # nothing is ever uploaded
             ssr_mode=False,
             pwa=False,
-            mcp_server=find_spec("mcp") is not None,
+            mcp_server=True,
             quiet=True,
             state_session_capacity=SESSIONS,
             app_kwargs={"middleware": [Middleware(Guests)], "docs_url": None, "redoc_url": None},
@@ -80,4 +79,6 @@ def serve(demo: Blocks, host: str, port: int, line: int, root: str = "", *, shar
         raise DerbyError(
             f"Nothing can be served at {host}, port {port}: choose another."
         ) from error
+    if demo.mcp_server_obj:  # else gradio forgets who asked, and a call that is cancelled runs on
+        demo.mcp_server_obj.manager.stateless = False
     return shared or address

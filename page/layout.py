@@ -11,7 +11,8 @@ from backend.form import EXAMPLES, form_from, query_of
 from backend.offer import Offer
 from backend.racing.commands import ForgetVisitor
 from backend.racing.hosts.host import Host
-from page import history, production, why
+from page import bench, history, production, why
+from page.api import offer_api
 from page.board import board
 from page.components import CHECKED, QUIET, Fields, in_browser, refusal
 from page.guests import LINE
@@ -28,6 +29,7 @@ ABOUT = (
 def build(host: Host, offer: Offer) -> gr.Blocks:
     """The page over `host`, which runs its races."""
     with gr.Blocks(title=TITLE, analytics_enabled=False, fill_width=True) as demo:
+        offer_api(host, offer)  # first, so that its names are free
         gr.Markdown(f"# {TITLE}\n{ABOUT}", elem_id="about")
         prompt = gr.Textbox(
             EXAMPLES[0].prompt, lines=1, max_lines=8, label="Prompt", elem_id="prompt", render=False
@@ -38,7 +40,7 @@ def build(host: Host, offer: Offer) -> gr.Blocks:
             with _tab("Race"):
                 screen, follow = _race_tab(demo, host, offer, sidebar, fields, run, races)
             with _tab("Benchmark"):
-                gr.Markdown("Benchmarks run on the command line: see README.")
+                bench.fill(host, offer, fields)
             with _tab("History") as tab:
                 opened = history.fill(tab, races, run, screen, fields)
         opened.then(lambda: gr.Tabs(selected="race"), None, tabs, **QUIET)

@@ -1,0 +1,156 @@
+"""What programs and agents may call: typed functions, which gradio offers over HTTP and MCP."""
+
+from collections.abc import Callable, Mapping
+from contextlib import aclosing
+from typing import Any, Literal
+
+import gradio as gr
+from gradio.events import api
+
+from backend.errors import DerbyError
+from backend.form import EXAMPLES, Form, read_race, settings_table
+from backend.grammar.check import check
+from backend.grammar.sources import GrammarSource, Kind
+from backend.offer import Offer
+from backend.racing.hosts.host import Host
+from backend.results.measured import FIGURES
+from backend.results.result import result_of
+from backend.results.scoreboard import Scoreboard
+from backend.results.words import headline, mark
+from page.race import events_of
+
+#: Seconds of processor time that a check of a grammar may take.
+DEADLINE = 2.0
+
+NO_GRAMMAR = {"grammar_text": Form().grammar_text}
+
+Report = dict[str, Any]
+
+
+class Line:
+    """The races of programs that run or wait."""
+
+    def __init__(self, host: Host, offer: Offer) -> None:
+        self._host, self._offer, self._length = host, offer, 0
+
+    async def report(self, values: Mapping[str, Any]) -> Report:
+        """What a race comes to; it ends with its caller. Raises gradio's error for a refusal."""
+        try:
+            race, most = read_race(values, self._offer), self._offer.limits.waiting
+        except DerbyError as error:
+            raise gr.Error(str(error), print_exception=False) from error
+        if self._length >= most:
+            raise gr.Error(f"{most} races are waiting: try again later.", print_exception=False)
+        board = Scoreboard(race.columns)
+        self._length += 1
+        try:
+            async with aclosing(events_of(self._host, race)) as batches:
+                async for events in batches:
+                    for event in events:
+                        board.add(event)
+        finally:
+            self._length -= 1
+        return report(board)
+
+
+def offer_api(host: Host, offer: Offer) -> None:
+    """Register the functions. They are called outside of gradio's queue, so that a call that its
+    client cancels ends its race; the host runs one race at a time.
+    """
+    line = Line(host, offer)
+
+    async def race(
+        prompt: str,
+        lineup: str = EXAMPLES[0].lineup,
+        max_new_tokens: int = 128,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        repetition_penalty: float = 1.0,
+        seed: int = 0,
+        stop: str = "",
+        ignore_eos: bool = False,
+        chat: bool = True,
+        thinking: Literal["", "on", "off"] = "",
+        model: str = "",
+        engine: str = "",
+        precision: str = "",
+        device: str = "",
+        grammar_kind: Kind = "lark",
+        grammar_text: str = "",
+    ) -> Report:
+        """Race decoding strategies on a prompt and compare their speed and their texts.
+
+        Args:
+            prompt: What the model is asked.
+            lineup: One column per line, such as kv or speculative:k=4; see settings. kv is the
+                baseline.
+            max_new_tokens: The most tokens that a column writes.
+            temperature: 0 always takes the most likely token.
+            top_k: 0 is off.
+            top_p: 1 is off.
+            min_p: 0 is off.
+            repetition_penalty: 1 is off; more repeats less.
+            seed: The same seed gives the same text.
+            stop: Strings at which a text ends, one per line.
+            ignore_eos: Write on where the model would end its text.
+            chat: Use the model's chat template.
+            thinking: Whether a reasoning model thinks first; empty: as usual.
+            model: One of the page's models; empty: the first.
+            engine: Empty: the page's first.
+            precision: Empty: the model's usual one.
+            device: Empty: the engine's first.
+            grammar_kind: Of the grammar for columns with grammar=own.
+            grammar_text: That grammar.
+        """
+        asked = {name: value for name, value in locals().items() if name in Form.model_fields}
+        return await line.report(asked if grammar_text else asked | NO_GRAMMAR)
+
+    async def settings() -> list[list[str]]:
+        """List the columns of a line-up and their settings: name, setting=usual, what it does."""
+        return [list(line) for line in settings_table()]
+
+    def grammar_check(kind: Kind, text: str, sample: str = "") -> Report:
+        """Check that a grammar works, and how far a sample text fits it.
+
+        Args:
+            kind: What the grammar is written in.
+            text: The grammar.
+            sample: A text to try on it.
+        """
+        try:
+            fit = check(GrammarSource(kind, text, "own"), sample, DEADLINE)
+        except DerbyError as error:
+            raise gr.Error(str(error), print_exception=False) from error
+        return {"accepted_characters": fit.accepted, "may_end_here": fit.accepting}
+
+    functions: tuple[Callable[..., Any], ...] = (race, settings, grammar_check)
+    for function in functions:
+        api(function, api_name=function.__name__, queue=False)
+
+
+def report(board: Scoreboard) -> Report:
+    """A race as plain values."""
+    result = result_of(board)
+    return {
+        "headline": headline(board, result),
+        "texts": result.texts,
+        "doubt": result.doubt,
+        "columns": [
+            {
+                "column": str(board.columns[row.column]),
+                "state": row.score.reason or row.state,
+                "text": row.score.text,
+                "values": row.score.values,
+                "tokens": row.score.length,
+                "speedup": row.speedup.value or None,
+                "interval": row.speedup.interval,
+                "verdict": row.verdict,
+                "compared": mark(row),
+                "message": row.message,
+                "figures": {figure.name: figure.value(row) for figure in FIGURES},
+            }
+            for row in result.rows
+        ],
+    }

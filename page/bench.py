@@ -1,0 +1,181 @@
+"""The benchmark: every column alone on every prompt, in a table that grows."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from typing import Any
+
+import gradio as gr
+import pandas as pd
+
+from backend.bench.plan import Plan
+from backend.bench.prompts import PROMPTS, Prompt, prompts_in
+from backend.bench.rows import Row, row_of
+from backend.bench.runner import warmed
+from backend.bench.summary import ALL, ColumnResult, measured, results, winner
+from backend.errors import DerbyError
+from backend.export.tables import csv_of
+from backend.form import read_race
+from backend.offer import Offer
+from backend.racing.hosts.host import Host
+from backend.racing.race import Race
+from backend.results.measured import DASH, counted, factor
+from backend.results.scoreboard import Scoreboard
+from page.components import QUIET, Fields, in_browser, plain, refusal
+from page.race import events_of
+
+#: Characters of a prompt set.
+MOST_TEXT = 200_000
+
+HEADERS = ["column", "speed-up", "95% interval", "tokens/pass", "accepted", "TPOT, ms", "TTFT, ms"]
+HEADERS += ["same text"]
+
+
+def fill(host: Host, offer: Offer, fields: Fields) -> None:
+    """Lay the benchmark out and connect it. Its columns and settings are those of the race."""
+    gr.Markdown(
+        "Runs the line-up of the settings on several prompts, each column alone. Speed-ups are "
+        "medians over the prompts."
+    )
+    prompts = gr.Textbox(
+        label="Prompts",
+        info=f"One a line, or JSON Lines as Spec-Bench has them; empty: {len(PROMPTS)} of our own.",
+        lines=3,
+        max_lines=10,
+        elem_id="bench-prompts",
+    )
+    repeats = gr.Number(1, precision=0, minimum=1, label="Repeats", elem_id="bench-repeats")
+    with gr.Row():
+        run = gr.Button("Run the benchmark", variant="primary", elem_id="bench-run")
+        stop = gr.Button("Stop", elem_id="bench-stop")
+        save = gr.Button("Download", elem_id="bench-save")
+    status = plain(elem_id="bench-status")
+    table = gr.Dataframe([], headers=HEADERS, interactive=False, wrap=True, elem_id="bench-table")
+    plot = gr.ScatterPlot(
+        x="column",
+        y="speed-up",
+        color="what",
+        label="Speed-ups",
+        height=320,
+        visible=False,  # gradio draws no points of a plot that began empty
+        elem_id="bench-plot",
+    )
+    rows = gr.Textbox(visible=False)
+    inputs = [prompts, repeats, *fields.values()]
+
+    async def start(
+        text: str,
+        times: int,
+        *values: Any,
+        progress: gr.Progress = gr.Progress(),  # noqa: B008
+    ) -> AsyncIterator[tuple[Any, ...]]:
+        try:
+            plan = plan_of(text, times, dict(zip(fields, values, strict=True)), offer)
+            jobs, done = list(warmed(plan.jobs)), list[Row]()
+            for number, (job, counts) in enumerate(jobs):
+                what = f"prompt {number} of {len(plan.jobs)}" if counts else "warming up"
+                progress((number, len(jobs)), desc=what)
+                boards: list[Scoreboard] = []
+                while (race := job.next_race(boards)) is not None:
+                    boards.append(await raced(host, race))
+                    if not counts:
+                        break
+                if counts:
+                    done.append(row_of(plan, job, boards))
+                yield await shown(plan, done, over=False)
+            yield await shown(plan, done, over=True)
+        except DerbyError as error:
+            raise refusal(error) from error
+
+    going = run.click(
+        start,
+        inputs,
+        [status, table, plot, rows],
+        concurrency_id="benchmark",
+        concurrency_limit=2,
+        api_visibility="private",
+        show_progress_on=status,
+    )
+    stop.click(None, cancels=[going], **QUIET)
+    save.click(None, rows, None, js=in_browser("save", "benchmark.csv"), **QUIET)
+
+
+def plan_of(text: str, repeats: int, form: dict[str, Any], offer: Offer) -> Plan:
+    """What is to be measured. Raises DerbyError."""
+    if len(text) > MOST_TEXT:
+        raise DerbyError(f"The prompts have {len(text):,} characters; {MOST_TEXT:,} are allowed.")
+    chosen: Sequence[Prompt] = prompts_in(text, "The prompt set") if text.strip() else PROMPTS
+    runs = sum(1 + len(prompt.later) for prompt in chosen) * max(repeats, 1)
+    if runs > offer.limits.benchmark_races:
+        raise DerbyError(
+            f"{counted(runs, 'run')} are more than the {offer.limits.benchmark_races:,} that a "
+            "benchmark may have here: give fewer prompts."
+        )
+    race = read_race(form | {"prompt": chosen[0].text}, offer)
+    return Plan([*chosen] * max(repeats, 1), race.columns, race.request, (race.target,))
+
+
+async def raced(host: Host, race: Race) -> Scoreboard:
+    """The race's end; other visitors' races may run before it."""
+    board = Scoreboard(race.columns)
+    async with aclosing(events_of(host, race)) as batches:
+        async for events in batches:
+            for event in events:
+                board.add(event)
+    return board
+
+
+async def shown(plan: Plan, rows: Sequence[Row], *, over: bool) -> tuple[Any, ...]:
+    """The verdict, the table, the plot and the rows as CSV."""
+    known = [
+        each
+        for each in results(measured(plan, rows))
+        if (each.category, each.machine) == (ALL, ALL)
+    ]
+    each = measured(plan, rows)
+    points = [
+        {"column": m.column, "speed-up": m.figures.speedup, "what": "a prompt"}
+        for m in each
+        if m.figures.speedup and m.column != plan.columns[0].label
+    ]
+    for result in known:
+        ends = [(end, "95% interval") for end in result.interval or ()]
+        points += [
+            {"column": result.column, "speed-up": value, "what": what}
+            for value, what in [*ends, (result.speedup, "median")]
+            if value
+        ]
+    status = verdict(known) if over else f"{len(rows)} of {len(plan.jobs)} prompts measured."
+    lines = [[m.column, m.category, m.prompt, *m.figures.model_dump().values()] for m in each]
+    heads = ["column", "category", "prompt", *(each[0].figures.model_dump() if each else ())]
+    frame = pd.DataFrame(points, columns=["column", "speed-up", "what"])
+    plot = gr.ScatterPlot(frame, visible=True) if over and points else gr.ScatterPlot(visible=False)
+    return status, [cells(result) for result in known], plot, csv_of([heads, *lines])
+
+
+def cells(result: ColumnResult) -> list[str]:
+    def written(value: float | None, form: str) -> str:
+        return DASH if value is None else form.format(value)
+
+    low, high = result.interval or (None, None)
+    return [
+        result.column,
+        written(result.speedup, "{:.2f}\N{MULTIPLICATION SIGN}"),
+        f"{low:.2f}{DASH}{high:.2f}" if low and high and low < high else DASH,
+        written(result.tokens_per_forward, "{:.2f}"),
+        written(result.acceptance, "{:.0%}"),
+        written(result.tpot, "{:.1f}"),
+        written(result.ttft, "{:.0f}"),
+        f"{result.equal} of {result.prompts}",
+    ]
+
+
+def verdict(known: Sequence[ColumnResult]) -> str:
+    """What the results come to, in a sentence."""
+    best = winner((each.column, each.speedup, each.interval) for each in known)
+    for each in known:
+        if each.column == best and each.speedup and each.interval:
+            low, high = each.interval
+            return f"{best} is fastest: {factor(each.speedup)} ({low:.2f}{DASH}{high:.2f})."
+    if not any(each.interval for each in known):
+        return "Four prompts or more are needed to name the fastest column."
+    return "No column was measurably faster than KV reuse."
