@@ -32,21 +32,20 @@ def load_declared(
             declaration = entry.load()
         except (Exception, SystemExit) as error:
             reason = str(error).strip().partition("\n")[0]
-            problems.append(_left_out(entry, f"it fails with {type(error).__name__}: {reason}"))
+            problems.append(_left_out(entry, f"{type(error).__name__}: {reason}"))
             continue
         if not isinstance(declaration, kind):
-            given = type(declaration).__name__
-            problems.append(_left_out(entry, f"it must name a {kind.__name__}, not a {given}"))
+            problems.append(_left_out(entry, f"no {kind.__name__}"))
         elif declaration.name in found:
-            problems.append(_left_out(entry, f"the name {declaration.name!r} is taken"))
+            problems.append(_left_out(entry, f"{declaration.name!r} is taken"))
         else:
             found[declaration.name] = declaration
     return found, tuple(problems)
 
 
 def _left_out(entry: EntryPoint, reason: str) -> str:
-    source = f" of the package {entry.dist.name} {entry.dist.version}" if entry.dist else ""
+    source = f"{entry.dist.name} {entry.dist.version}, " if entry.dist else ""
     return (
-        f"The plug-in {entry.name!r}{source} ({entry.group} = {entry.value}) was left out: "
-        f"{reason.rstrip('.')}. Repair or uninstall it."
+        f"The plug-in {entry.name!r} ({source}{entry.value}) cannot be loaded ({reason.rstrip('.')}"
+        "): repair or uninstall it."
     )

@@ -108,9 +108,7 @@ def in_template(
     there is none, or it refuses that, or writes the same whether the model is to think or not.
     """
     if not template:
-        raise DerbyError(
-            "This model has no chat template: switch the template off to send a raw prompt."
-        )
+        raise DerbyError("This model has no chat template: switch the template off.")
     messages = chat_messages(earlier, text)
     try:
         if not thinking:
@@ -122,9 +120,7 @@ def in_template(
             "off."
         ) from error
     if on == off:
-        raise DerbyError(
-            "This model's chat template has no thinking to switch: leave thinking as it is."
-        )
+        raise DerbyError("This model has no thinking to switch: leave it as it is.")
     return on if thinking == "on" else off
 
 
@@ -144,19 +140,17 @@ def prompt_tokens(tokenizer: Tokenizer, request: Request) -> list[int]:
     )
 
 
-def require_fits(prompt: int, context: int, most: int, scratch_depth: int = 0) -> None:
+def require_fits(prompt: int, context: int, scratch_depth: int = 0) -> None:
     """Raise DerbyError unless a prompt of so many tokens leaves room for one more in a context that
-    holds `context`, and could be raised to `most`; `scratch_depth` of them are for lookahead.
+    holds `context`; `scratch_depth` of them are for lookahead.
     """
-    over = prompt + 1 + scratch_depth - context
-    if over <= 0:
-        return
-    ahead = f" ({scratch_depth} of them for lookahead)" if scratch_depth else ""
-    raising = " or raise the context limit" if context < most else ""
-    raise DerbyError(
-        f"The prompt has {prompt:,} tokens and the context holds {context:,}{ahead}: shorten it by "
-        f"about {-(-over // 10) * 10:,} tokens{raising}."
-    )
+    room = context - scratch_depth
+    over = prompt + 1 - room
+    if over > 0:
+        raise DerbyError(
+            f"The prompt has {prompt:,} tokens and the context holds {room:,}: shorten it by about "
+            f"{-(-over // 10) * 10:,} tokens."
+        )
 
 
 class HfTokenizer:
@@ -282,10 +276,7 @@ def _load(folder: Path) -> Any:
 def _loaded(folder: Path) -> Any:
     stored = (folder / "tokenizer.json").is_file()
     if not stored and not any((folder / file).is_file() for file in VOCABULARIES):
-        raise DerbyError(
-            f"The model in {folder.name!r} comes without a tokenizer: put tokenizer.json from its "
-            "repository beside its weights."
-        )
+        raise _unread(folder, "there is none")
     settings = folder / "tokenizer_config.json"
     named = json.loads(settings.read_text()).get("tokenizer_class") if settings.is_file() else None
     if stored and named in PLAIN_CLASSES:
@@ -299,10 +290,7 @@ def _loaded(folder: Path) -> Any:
             return fast
     if stored:
         return _as_stored(folder)
-    raise DerbyError(
-        f"The model in {folder.name!r} has no fast tokenizer (tokenizer.json); "
-        "choose a model that ships one."
-    )
+    raise _unread(folder, "no fast one")
 
 
 def _as_stored(folder: Path) -> Any:
@@ -313,10 +301,14 @@ def _as_stored(folder: Path) -> Any:
         return PreTrainedTokenizerFast.from_pretrained(folder)
     except Exception as error:  # whatever its makers wrote
         said = " ".join(f"{type(error).__name__}: {error}".split())
-        raise DerbyError(
-            f"The tokenizer of {folder.name!r} cannot be read ({said:.100}): fetch "
-            "tokenizer.json and tokenizer_config.json again."
-        ) from error
+        raise _unread(folder, f"{said:.100}") from error
+
+
+def _unread(folder: Path, why: str) -> DerbyError:
+    return DerbyError(
+        f"The tokenizer of {folder.name!r} cannot be read ({why}): fetch tokenizer.json and "
+        "tokenizer_config.json, or choose another model."
+    )
 
 
 def _reads_as_stored(fast: Any, folder: Path) -> bool:
@@ -516,6 +508,5 @@ def require_same_vocabulary(target: Tokenizer, draft: Tokenizer, draft_name: str
     """
     if target.fingerprint != draft.fingerprint:
         raise DerbyError(
-            f"The draft {draft_name} has another vocabulary than the target: choose a draft of the "
-            "same model family."
+            f"The draft {draft_name} has another vocabulary than the target: choose another draft."
         )

@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from backend.errors import DerbyError, check_range, invalid_character
+from backend.errors import DerbyError, check_range, invalid_character, unknown
 
 Origin = Literal["sampled", "drafted", "bonus", "forced", "fixed"]
 
@@ -104,17 +104,11 @@ class Request:
         if self.context:
             check_range("context limit", self.context, 16, 1 << 24)
         if self.thinking not in get_args(Thinking):
-            raise DerbyError(f"thinking is {self.thinking!r:.20}; it must be on or off.")
+            raise unknown("thinking", self.thinking, ("on", "off"))
         if any(not s for s in self.stop):
-            raise DerbyError("A stop string is empty: remove it or give it at least one character.")
-        if self.earlier and not self.chat:
-            raise DerbyError(
-                "A prompt without the chat template has no earlier turns: leave them out."
-            )
-        if self.thinking and not self.chat:
-            raise DerbyError(
-                "A prompt without the chat template has no thinking to switch: leave it as it is."
-            )
+            raise DerbyError("A stop string is empty: remove it.")
+        if (self.earlier or self.thinking) and not self.chat:
+            raise DerbyError("Earlier turns and thinking need the chat template: switch it on.")
         stops = (("stop string", text) for text in self.stop)
         turns = (("chat", text) for turn in self.earlier for text in turn)
         for what, text in (("prompt", self.prompt), *stops, *turns):

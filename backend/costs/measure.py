@@ -56,13 +56,13 @@ def costs_of(engine: Engine, say: Say, *, remeasure: bool = False) -> Costs:
     known = known_costs(engine)
     if not isinstance(known, RunningCosts) or not (remeasure or known.now.assumed):
         return known
-    say(f"Measuring the times of passes of {engine.spec}...")
+    say(f"Measuring passes of {engine.spec}...")
     try:
         measured = measure(engine)
     except Exception as error:
-        log.warning("the costs of %s could not be measured", engine.spec, exc_info=True)
+        log.warning("%s not measured", engine.spec, exc_info=True)
         reason = str(error).strip().partition("\n")[0].rstrip(".")
-        say(f"Measuring failed ({reason}): the times of passes of {engine.spec} are assumed.")
+        say(f"Measuring {engine.spec} failed ({reason}).")
         return known
     write_costs(engine, measured)
     return RunningCosts(measured)

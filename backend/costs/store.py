@@ -37,7 +37,7 @@ def write_costs(engine: Engine, costs: PassCosts) -> None:
         partial.write_text(json.dumps(asdict(costs)), encoding="utf-8")
         partial.replace(path)
     except OSError as error:
-        log.warning("what passes cost could not be stored: %s", error)
+        log.warning("costs not stored: %s", error)
 
 
 def _path(engine: Engine) -> Path:

@@ -25,7 +25,7 @@ class Clock:
     def step(self) -> Iterator[None]:
         """Time one step. `last` then holds its seconds: draft, mask, forward, rest and total."""
         if self.running:
-            raise RuntimeError("a clock's step was opened inside another one")
+            raise RuntimeError("step inside another")
         self.last = {"draft": 0.0, "mask": 0.0, "forward": 0.0}
         self._synchronize()
         self.running = True

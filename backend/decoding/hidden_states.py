@@ -22,7 +22,7 @@ class KnownStates:
         Raises RuntimeError if they are not known.
         """
         if not self.start <= position:
-            raise RuntimeError(f"hidden states from {position}, known from {self.start}")
+            raise RuntimeError(f"{position}: known from {self.start}")
         return self._rows[position - self.start : self.end - self.start]
 
     def add(self, position: int, rows: HiddenStates) -> None:

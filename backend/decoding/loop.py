@@ -237,8 +237,8 @@ class Answer:
         damaged = self._first and np.isnan(logits).any()
         if damaged or any(isnan(choice.gap) for choice in verdict.choices):
             raise DerbyError(
-                "The model computed logits that are not numbers (NaN): its weights are damaged or "
-                "overflow in this precision. Choose another precision, or fetch the weights again."
+                "The model's logits are not numbers (NaN): choose another precision, or fetch its "
+                "weights again."
             )
 
     def _verify(self, proposal: Proposal, logits: Logits, allowed: NDArray[np.bool_]) -> Verdict:

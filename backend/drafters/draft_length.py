@@ -198,9 +198,8 @@ class AdaptiveDraftLength(DraftLength):
             return UNDECIDED
         predicted = self._plain / self._spent if self._costs.now.known else 0.0
         if not self._drafting:
-            declined = ("no guess was worth its time",)
+            declined = ("no guess paid",)
             return Decision({}, predicted, "plain decoding", declined, plain=True)
         k = max(1, round(self._depth / self._drafting))
-        times = f"in {self._drafting} of {self._rounds} passes"
-        why = f"auto guessed {k} tokens ahead on average, {times}"
+        why = f"auto guessed {k} tokens in {self._drafting} of {self._rounds} passes"
         return Decision({"k": k}, predicted, why)

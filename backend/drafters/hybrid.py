@@ -1,6 +1,5 @@
 """Prompt lookup before a draft network: its guess where that pays, else the network's."""
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -13,7 +12,7 @@ from backend.types import Outcome, Proposal
 
 class Hybrid(Drafter):
     """Takes what `lookup` found unless a round of `draft` is expected to earn more. They share
-    `draft_length`, and both learn from every round. The decision says whose guesses were accepted.
+    `draft_length`, and both learn from every round.
     """
 
     def __init__(
@@ -24,8 +23,6 @@ class Hybrid(Drafter):
         self._lookup = lookup
         self._draft = draft
         self._draft_length = draft_length
-        self._verified: Counter[str] = Counter()  # guesses by who made them
-        self._accepted: Counter[str] = Counter()
 
     def prefill(self, context: Sequence[int], computed: int) -> None:
         self._lookup.prefill(context, computed)
@@ -54,19 +51,10 @@ class Hybrid(Drafter):
         self._draft_length.learn(outcome)
         self._lookup.learn(outcome)
         self._draft.learn(outcome)
-        proposal = outcome.proposal
-        for path, by in zip(proposal.paths, proposal.by, strict=False):
-            if len(path) > proposal.forced:
-                self._verified[by] += 1
-                self._accepted[by] += path == outcome.tokens[: len(path)]
 
     def conclude(self) -> None:
         self._draft.conclude()
         self.decision = self._draft.decision
-        if self.decision.settings and self._verified:
-            counts = (f"{by} {self._accepted[by]} of {n}" for by, n in self._verified.items())
-            why = f"{self.decision.why}; accepted guesses: {', '.join(counts)}"
-            self.decision = replace(self.decision, why=why)
 
     def close(self) -> None:
         self._draft.close()

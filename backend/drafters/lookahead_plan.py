@@ -25,7 +25,7 @@ class Sizes:
         return {"window": self.window, "level": self.level, "guesses": self.guesses}
 
     def __str__(self) -> str:
-        return f"a window of {self.window}, level {self.level} and {self.guesses} guesses"
+        return f"window {self.window}, level {self.level}, guesses {self.guesses}"
 
 
 #: Tokens per pass at each of these sizes, from narrow to wide, with a seeded pool, in the median
@@ -62,15 +62,9 @@ def _plain_steps(sizes: Sizes, costs: PassCosts) -> float:
 def choose_sizes(costs: PassCosts, model: str) -> tuple[Sizes, Decision]:
     """The sizes that promise most on the model of this name, and the decision for them."""
     if not costs.known:
-        why = f"{USUAL}, as the time of a pass is unknown here"
-        return USUAL, Decision(USUAL.values, why=why)
+        return USUAL, Decision(USUAL.values, why=f"{USUAL}: the usual sizes")
     sizes = max(LADDER, key=lambda sizes: predicted(sizes, costs))
-    gain, measured = predicted(sizes, costs), model == MEASURED
-    tokens = f"{YIELDS[sizes]:.1f} tokens"
-    yields = f"yields about {tokens}"
-    if not measured:
-        yields = f"is assumed to yield {tokens}, as on {MEASURED}"
-    cost = f"{_plain_steps(sizes, costs):.2f}{TIMES} as long"
-    why = f"{sizes}, the best setting here: a pass over {sizes.rows} rows takes {cost} and {yields}"
-    against = (f"at the start, the expected speed-up was {gain:.2f}{TIMES}",) if gain <= 1 else ()
-    return sizes, Decision(sizes.values, gain if measured else 0.0, why, against)
+    gain, cost = predicted(sizes, costs), f"{_plain_steps(sizes, costs):.2f}{TIMES}"
+    why = f"{sizes}: a pass takes {cost} as long, for about {YIELDS[sizes]:.1f} tokens"
+    against = (f"expected speed-up {gain:.2f}{TIMES}",) if gain <= 1 else ()
+    return sizes, Decision(sizes.values, gain if model == MEASURED else 0.0, why, against)

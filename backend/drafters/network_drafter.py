@@ -136,9 +136,7 @@ class NetworkDrafter(Drafter):
         """Tokens that the network's positions let it draft behind a text of this length."""
         limit, title = self._network.positions, self._network.title
         if length > limit and not self._declined:
-            self._declined = (
-                f"the {title} reads at most {limit:,} tokens and drafts nothing after that",
-            )
+            self._declined = (f"the {title} reads at most {limit:,} tokens",)
             self.decision = Decision(declined=self._declined)
         return limit + 1 - length
 

@@ -149,7 +149,7 @@ class _Answer:
             return Started(self._column, 0, name, "", parts, keeps_text)
         prompt = len(prompt_tokens(tokenizer, self._request))
         if model.max_context:
-            require_fits(prompt, model.max_context, model.max_context)
+            require_fits(prompt, model.max_context)
         return Started(self._column, prompt, name, tokenizer.fingerprint, parts, keeps_text)
 
     def event(self, part: Part | Serving, seconds: float) -> Event:

@@ -202,7 +202,7 @@ class _LocalRun:
         """Tokens that the context may hold. Raises DerbyError if the prompt alone fills it."""
         most, scratch_depth = self._target.capabilities.max_context, self._column.scratch_depth
         limit = min(self._request.context or most, most)
-        require_fits(prompt, limit, most, scratch_depth)
+        require_fits(prompt, limit, scratch_depth)
         return limit - scratch_depth
 
     def _constraint(self, prompt: Sequence[int]) -> Constraint:

@@ -110,7 +110,7 @@ class Race:
         except Exception:
             return
         most = engine.capabilities.max_context
-        require_fits(prompt, min(request.context or most, most), most)
+        require_fits(prompt, min(request.context or most, most))
 
     def _fitting(self, loading: Loading) -> "Race":
         """This race, raw if that is allowed and the target has no chat template."""

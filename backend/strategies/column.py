@@ -9,7 +9,7 @@ from typing import Any
 
 from backend.decoding.sampling import COLDEST
 from backend.engines.registry import all_precisions, engine_named, engines
-from backend.errors import DerbyError
+from backend.errors import DerbyError, unknown
 from backend.grammar.sources import GrammarSource, shipped
 from backend.strategies.declaration import Strategy
 from backend.strategies.libraries import SERVER
@@ -126,8 +126,7 @@ class Column:
         fields = settings_of(self.strategy)
         for name in values:
             if name not in fields:
-                options = ", ".join(fields) or "none at all"
-                raise DerbyError(f"{self.title} has no setting {name!r:.60}; it has {options}.")
+                raise unknown(f"setting of {self.title}", name, fields)
         changed: dict[str, Any] = {}
         for name, value in values.items():
             implied = {k: v for k, v in fields[name].fixes.items() if k not in values}
@@ -140,10 +139,7 @@ class Column:
     def on(self, model: OwnModel) -> "Column":
         """This column on that model. Raises DerbyError for a column that runs elsewhere."""
         if not self.strategy.loads and model != RACE_MODEL:
-            raise DerbyError(
-                f"{self.title} runs on another machine: remove its engine, precision or device "
-                f"({model.place or model.name!r:.60})."
-            )
+            raise _misplaced(model.place or model.name, self.title)
         return replace(self, model=model)
 
     @property
@@ -233,7 +229,7 @@ def default_column(name: str) -> Column:
     """A strategy's column with its default settings. Raises DerbyError for an unknown name."""
     known = strategies()
     if name not in known:
-        raise DerbyError(f"There is no column {name!r:.60}; choose from {', '.join(known)}.")
+        raise unknown("column", name, known)
     fields = settings_of(known[name])
     return Column(name, tuple((key, field.default) for key, field in fields.items()))
 
@@ -252,14 +248,16 @@ def _row(settings: Iterable[str]) -> str:
 
 
 def _settings(row: str, column: str) -> list[str]:
-    """The settings that `_row` joined. Raises DerbyError for quotes that do not close."""
+    """The settings that `_row` joined. Raises DerbyError for what is none, and quotes that do not
+    close.
+    """
     try:
-        return next(csv.reader([row], skipinitialspace=True, strict=True), [])
-    except csv.Error as error:
-        raise DerbyError(
-            f'The quotes in column {column!r:.80} do not fit: write "setting=a,b" for a value '
-            "with a comma."
-        ) from error
+        settings = [*filter(None, next(csv.reader([row], skipinitialspace=True, strict=True), []))]
+    except csv.Error:
+        settings = [""]
+    if not all("=" in part for part in settings):
+        raise DerbyError(f'Write settings in column {column!r:.80} as name=value, "name=a,b".')
+    return settings
 
 
 def parse_column(text: str, own: GrammarSource | None = None) -> Column:
@@ -274,12 +272,8 @@ def parse_column(text: str, own: GrammarSource | None = None) -> Column:
     name, at, place = head.partition("@")
     column = default_column(name)
     values: dict[str, Any] = {}
-    for part in filter(None, _settings(rest, text)):
-        key, equals, value = part.partition("=")
-        if not equals:
-            raise DerbyError(
-                f"{part!r:.60} in column {text!r:.80} is not a setting: write setting=value."
-            )
+    for part in _settings(rest, text):
+        key, _, value = part.partition("=")
         values[key.strip()] = value.strip()
     model = _place(place, text, column.strategy) if at else RACE_MODEL
     if "model" in values and column.strategy.loads:
@@ -289,7 +283,7 @@ def parse_column(text: str, own: GrammarSource | None = None) -> Column:
         values.setdefault("grammar", OWN)
     if values.get("grammar") == OWN:
         if own is None:
-            raise DerbyError(f"{text!r:.80} needs your own grammar: name its file.")
+            raise DerbyError(f"{text!r:.80} needs a grammar of your own: name its file.")
         values["grammar"] = own
     return column.with_settings(values).on(model)
 
@@ -315,11 +309,14 @@ def _place(text: str, column: str, strategy: Strategy) -> OwnModel:
         elif not device and _may_be_device(part):
             device = part
         else:
-            raise DerbyError(
-                f"{part!r:.60} in column {column!r:.80} is not an engine, precision or device: "
-                f"write name@engine/precision/device, with engines {', '.join(engines())}."
-            )
+            raise _misplaced(part, column)
     return OwnModel("", engine, precision, device)
+
+
+def _misplaced(part: str, column: str) -> DerbyError:
+    return DerbyError(
+        f"{part!r:.60} in column {column!r:.80} is not an engine, precision or device: remove it."
+    )
 
 
 def _may_be_device(part: str) -> bool:

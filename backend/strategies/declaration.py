@@ -112,16 +112,14 @@ class Strategy:
         """Raise ValueError for what could only be a slip of whoever declares it."""
         names = [setting.name for setting in self.settings]
         if not (self.name.isidentifier() and self.title.strip() and self.description.strip()):
-            raise ValueError(f"strategy {self.name!r} needs a name of letters, a title and a text")
+            raise ValueError(f"strategy {self.name!r}: no name, title or text")
         if len(set(names)) < len(names) or (self.ours and set(names) & TAKEN):
-            raise ValueError(
-                f"strategy {self.name!r} has settings named twice, or like common ones"
-            )
+            raise ValueError(f"strategy {self.name!r}: names {names}")
         for setting in self.settings:
             if not _takes(setting, setting.default):
-                raise ValueError(f"the default of {self.name}.{setting.name} is none of its values")
+                raise ValueError(f"strategy {self.name!r}: {setting.name}={setting.default}")
             if set(setting.fixes) - set(names):
-                raise ValueError(f"{self.name}.{setting.name} sets what is no setting there")
+                raise ValueError(f"strategy {self.name!r}: {setting.name} fixes {setting.fixes}")
         self._require_runs()
 
     def _require_runs(self) -> None:
@@ -133,9 +131,7 @@ class Strategy:
         for part in parts:
             name, _, value = part.partition("=")
             if name not in TAKEN and not (name in fields and _parses(fields[name], value)):
-                raise ValueError(
-                    f"strategy {self.name!r} is verified or tuned with {part!r}, which it cannot be"
-                )
+                raise ValueError(f"strategy {self.name!r}: runs {part!r}")
 
     @property
     def ours(self) -> bool:

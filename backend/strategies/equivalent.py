@@ -24,4 +24,4 @@ class Equivalent:
 
 
 #: Of a column that decided not to guess.
-NOTHING_DRAFTED = Equivalent(note="Guessing gained nothing here, so this is plain decoding.")
+NOTHING_DRAFTED = Equivalent(note="No guess paid here: this is plain decoding.")

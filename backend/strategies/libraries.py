@@ -9,6 +9,7 @@ from backend.libraries.transformers import TRANSFORMERS as TRANSFORMERS_LIBRARY
 from backend.strategies.declaration import Strategy, Values
 from backend.strategies.equivalent import Equivalent
 from backend.strategies.settings import (
+    K_HELP,
     Choice,
     ModelChoice,
     ServerChoice,
@@ -18,9 +19,11 @@ from backend.strategies.settings import (
 )
 
 LOOKUP_TOKENS = WholeNumber(
-    "lookup", "Lookup", "Tokens copied by the library's prompt lookup; 0: none.", 0, 0, 64
+    "lookup", "Lookup", "Tokens copied by prompt lookup; 0: none.", 0, 0, 64
 )
-DRAFT_TOKENS = WholeNumber("k", "k", "Tokens that the draft guesses per pass.", 4, 1, 32)
+DRAFT_TOKENS = WholeNumber("k", "k", K_HELP, 4, 1, 32)
+
+DRAFT_HELP = "A smaller model that guesses."
 
 #: Tokens that other libraries look up where llama.cpp's usual number is not said.
 USUAL_LOOKUP = 10
@@ -43,14 +46,14 @@ def llamacpp_equivalent(values: Values) -> Equivalent:
 TRANSFORMERS = Strategy(
     "transformers",
     "transformers",
-    "What generate() of transformers does: plain, with its prompt lookup, or with a draft.",
-    gist="generate(), as people deploy it",
+    "What transformers' generate() does: plain, with prompt lookup, or with a draft.",
+    gist="transformers' own generate()",
     settings=(
         LOOKUP_TOKENS,
         ModelChoice(
             "draft",
             "Draft",
-            "A smaller model that guesses; its tokenizer may differ.",
+            DRAFT_HELP,
             NO_DRAFT,
             ((NO_DRAFT, "none"),),
         ),
@@ -65,14 +68,14 @@ TRANSFORMERS = Strategy(
 OPENVINO_GENAI = Strategy(
     "openvino_genai",
     "openvino-genai",
-    "What LLMPipeline of openvino-genai does: plain, with its prompt lookup, or with a draft.",
-    gist="LLMPipeline, as people deploy it",
+    "What openvino-genai's LLMPipeline does: plain, with prompt lookup, or with a draft.",
+    gist="openvino-genai's own LLMPipeline",
     settings=(
         LOOKUP_TOKENS,
         ModelChoice(
             "draft",
             "Draft",
-            "A smaller model that guesses, with the same vocabulary.",
+            DRAFT_HELP,
             NO_DRAFT,
             ((NO_DRAFT, "none"), ("int4", "int4 copy"), ("int8", "int8 copy")),
         ),
@@ -88,14 +91,13 @@ OPENVINO_GENAI = Strategy(
 LLAMACPP = Strategy(
     "llamacpp",
     "llama.cpp",
-    "What llama.cpp's server does with a GGUF file: plain, or with one of its ways to draft.",
-    gist="llama.cpp's server, as people deploy it",
+    "What llama.cpp's server does with a GGUF file: plain, or with one of its drafts.",
+    gist="llama.cpp's own server",
     settings=(
         Choice(
             "spec",
             "Drafting",
-            "How the server drafts, in its own words (--spec-type). draft-mtp: with layers of the "
-            "file that guess ahead, where it has them.",
+            "How the server drafts (--spec-type).",
             NO_DRAFT,
             (
                 (NO_DRAFT, "none"),
@@ -107,11 +109,11 @@ LLAMACPP = Strategy(
         ModelChoice(
             "draft",
             "Draft",
-            "A smaller GGUF file that guesses.",
+            DRAFT_HELP,
             NO_DRAFT,
             ((NO_DRAFT, "none"),),
         ),
-        WholeNumber("k", "k", "Tokens drafted a round; 0: as many as usual there.", 0, 0, 64),
+        WholeNumber("k", "k", "Tokens guessed per pass; 0: its own default.", 0, 0, 64),
         grammar_choice(None),
     ),
     equivalent=llamacpp_equivalent,
@@ -123,18 +125,16 @@ LLAMACPP = Strategy(
 SERVER = Strategy(
     "server",
     "Server",
-    "An OpenAI-compatible server, timed by its own clock if it sends one, else over the network.",
-    gist="Another server, on its own clock",
+    "An OpenAI-compatible server, by its own clock or over the network.",
+    gist="Another server",
     settings=(
         ServerChoice(
             "at",
             "Server",
-            "A server from this page's list, or an address.",
+            "Its name or address.",
             "http://127.0.0.1:8080",  # where llama.cpp's listens
         ),
-        TextLine(
-            "model", "Model", "The model's name on the server; first: the first listed.", ANY_MODEL
-        ),
+        TextLine("model", "Model", "The model's name there; first: the first listed.", ANY_MODEL),
     ),
     keeps_text=lambda _values: False,
     verified=(),

@@ -5,7 +5,7 @@ from backend.drafters.lookahead import Lookahead
 from backend.drafters.lookahead_plan import LADDER, Sizes, choose_sizes, predicted
 from backend.strategies.declaration import Candidate, DrafterInputs, Strategy, Values
 from backend.strategies.equivalent import Equivalent
-from backend.strategies.settings import NAMED_SIZE, Flag, WholeNumber
+from backend.strategies.settings import AUTO, NAMED_SIZE, Flag, WholeNumber
 
 
 def scratch_depth(values: Values) -> int:
@@ -44,17 +44,14 @@ def _candidates() -> tuple[Candidate, ...]:
 LOOKAHEAD = Strategy(
     "lookahead",
     "Lookahead",
-    "Guesses several future tokens in each pass, remembers them as n-grams and checks the likely "
-    "ones. No draft model.",
-    gist="Guesses ahead, no draft",
+    "Guesses several tokens ahead, remembers them as n-grams and checks the likely ones.",
+    gist="Checks guessed n-grams",
     settings=(
-        Flag(
-            "auto", "Auto", "Take the sizes that promise most instead of those below.", default=True
-        ),
+        AUTO,
         WholeNumber(
             "window",
             "Window",
-            "Future tokens guessed in each pass (W).",
+            "Tokens guessed ahead (W).",
             5,
             2,
             32,
@@ -63,7 +60,7 @@ LOOKAHEAD = Strategy(
         WholeNumber(
             "level",
             "Level",
-            "Length of the remembered n-grams (N): each guess is one token shorter.",
+            "Length of an n-gram (N).",
             3,
             2,
             8,
@@ -72,7 +69,7 @@ LOOKAHEAD = Strategy(
         WholeNumber(
             "guesses",
             "Guesses",
-            "n-grams checked in each pass (G).",
+            "n-grams checked per pass (G).",
             5,
             1,
             32,
@@ -81,7 +78,7 @@ LOOKAHEAD = Strategy(
         Flag(
             "seeded",
             "Seeded",
-            "Also remember the n-grams of the prompt and the answer.",
+            "Also use the n-grams of the text so far.",
             default=True,
         ),
     ),

@@ -4,7 +4,7 @@ from backend.drafters.draft_length import DraftLength
 from backend.drafters.prompt_lookup import PromptLookup
 from backend.strategies.declaration import Candidate, DrafterInputs, Strategy
 from backend.strategies.equivalent import Equivalent
-from backend.strategies.settings import NAMED_SIZE, Flag, WholeNumber
+from backend.strategies.settings import AUTO, K_HELP, NAMED_SIZE, WholeNumber
 
 #: The usual longest ending that is looked up, and how many continuations are tried.
 NGRAM, BRANCHES = 3, 2
@@ -29,17 +29,13 @@ def lookup_of(
 LOOKUP = Strategy(
     "lookup",
     "Prompt lookup",
-    "Finds the last few words earlier in the text and guesses what came next.",
-    gist="Copies from the text so far",
+    "Finds the last words earlier in the text and guesses what came next there.",
+    gist="Copies earlier text",
     settings=(
-        Flag("auto", "Auto", "Copy the fastest number of tokens, at most k.", default=True),
-        WholeNumber("k", "k", "Tokens copied after a match.", 8, 1, 32, fixes=NAMED_SIZE),
-        WholeNumber(
-            "ngram", "n-gram", "Last tokens to look up, at most; fewer are tried too.", NGRAM, 1, 8
-        ),
-        WholeNumber(
-            "branches", "Branches", "Earlier occurrences that are tried at once.", BRANCHES, 1, 4
-        ),
+        AUTO,
+        WholeNumber("k", "k", K_HELP, 8, 1, 32, fixes=NAMED_SIZE),
+        WholeNumber("ngram", "n-gram", "Tokens of the longest ending looked up.", NGRAM, 1, 8),
+        WholeNumber("branches", "Branches", "Matches tried at once.", BRANCHES, 1, 4),
     ),
     build=build,
     equivalent=lambda values: Equivalent(lookup=values["k"]),

@@ -8,25 +8,23 @@ from backend.strategies.equivalent import Equivalent
 STATELESS = Strategy(
     "stateless",
     "Stateless",
-    "Computes the whole text again for every token, without a cache. Shows what the cache saves.",
-    gist="Rereads everything for each token",
-    equivalent=lambda _values: Equivalent(missing="decoding without a cache", instead="KV reuse"),
+    "Computes the whole text again for every token, without a cache.",
+    gist="Rereads the whole text",
+    equivalent=lambda _values: Equivalent(missing="cacheless decoding", instead="KV reuse"),
     keeps_cache=False,
 )
 
 KV_REUSE = Strategy(
     "kv",
     "KV reuse",
-    "Keeps the keys and values of earlier tokens in a cache, so each pass computes one token. The "
-    "baseline of every speed-up.",
+    "Ordinary decoding: a cache keeps the earlier tokens, and each pass computes one.",
     gist="Ordinary decoding, cached",
 )
 
 GRAMMAR = Strategy(
     "grammar",
     "Grammar",
-    "Chooses only tokens that a grammar allows, so the text always parses. If the grammar allows "
-    "only one continuation, that is filled in.",
+    "Chooses only tokens that a grammar allows, and fills in those that it forces.",
     gist="Keeps to {grammar}",
     grammar="person",
     verified=(),

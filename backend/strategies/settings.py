@@ -6,12 +6,15 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le, Len
 
-from backend.errors import DerbyError
+from backend.errors import unknown
 from backend.grammar.sources import GrammarSource, shipped
 from backend.untrusted import read_as
 
 #: A grammar setting without a grammar, and with the user's own.
 NO_GRAMMAR, OWN = "none", "own"
+
+#: What `k` is, whatever guesses.
+K_HELP = "Tokens guessed per pass, at most."
 
 #: What naming a size sets: who names one wants that size.
 NAMED_SIZE = {"auto": False}
@@ -118,10 +121,7 @@ class GrammarChoice(Setting):
             return None
         known = shipped()
         if not isinstance(value, str) or value not in known:
-            raise DerbyError(
-                f"There is no grammar {value!r:.60}; choose {NO_GRAMMAR} or one of "
-                f"{', '.join(known)}."
-            )
+            raise unknown("grammar", value, (NO_GRAMMAR, *known))
         return known[value]
 
     def text(self, value: GrammarSource | None) -> str:
@@ -130,20 +130,22 @@ class GrammarChoice(Setting):
         return value.name if shipped().get(value.name) == value else OWN
 
 
+#: Whether a strategy chooses its sizes itself.
+AUTO = Flag("auto", "Auto", "Choose the sizes that are fastest here.", default=True)
+
 #: Where a column's KV cache begins: empty, or kept open since the visitor's last race.
 FRESH, SESSION = "fresh", "session"
 
 CACHE = Choice(
     "cache",
     "Cache",
-    "Begin with an empty cache, or keep it from run to run: what a prompt has in common with the "
-    "last one is not computed again.",
+    "Begin with an empty cache, or with the last race's.",
     FRESH,
-    ((FRESH, "empty"), (SESSION, "kept from my last run")),
+    ((FRESH, "empty"), (SESSION, "the last race's")),
 )
 
 
 def grammar_choice(default: GrammarSource | None) -> GrammarChoice:
     """A column's setting, with the grammar that it usually has."""
-    text = "The grammar that the text must follow. Write your own under Own grammar."
+    text = "The grammar that the text follows."
     return GrammarChoice("grammar", "Grammar", text, default)

@@ -8,10 +8,9 @@ from backend.decoding.sampling import COLDEST, DraftSampler, IndependentSampler
 from backend.decoding.verification import KEYED, DistributionVerifier
 from backend.drafters.hybrid import Hybrid
 from backend.drafters.network_drafter import NetworkDrafter
-from backend.engines.base import Engine
+from backend.engines.base import Engine, no_trained_draft
 from backend.engines.heads.file import HEAD_SUFFIX, head_for
 from backend.engines.registry import all_precisions, copy_spec
-from backend.errors import DerbyError
 from backend.strategies.declaration import (
     Candidate,
     DrafterInputs,
@@ -21,7 +20,7 @@ from backend.strategies.declaration import (
 )
 from backend.strategies.equivalent import Equivalent
 from backend.strategies.lookup import lookup_of
-from backend.strategies.settings import NAMED_SIZE, Choice, Flag, ModelChoice, WholeNumber
+from backend.strategies.settings import AUTO, K_HELP, NAMED_SIZE, Choice, ModelChoice, WholeNumber
 from backend.types import ModelSpec
 
 #: Drafts that are no model's name: the trained head, and prompt lookup plus the same.
@@ -40,15 +39,10 @@ def weights(values: Values, target: Engine) -> Weights:
     """
     draft: str = values["draft"]
     head = _head(draft, target.spec)
-    if head is not None and draft != HYBRID:
-        _require_hidden_states(target)
     if head is not None and target.capabilities.hidden_states:
         return head
-    if draft == TRAINED:
-        raise DerbyError(
-            f"There is no trained draft for {target.spec.name!r}: choose {HYBRID}, {USUAL_COPY}, "
-            "or a model with its vocabulary."
-        )
+    if draft == TRAINED or (head is not None and draft != HYBRID):
+        raise no_trained_draft(target.spec)
     if draft == HYBRID or draft in all_precisions():
         copy = USUAL_COPY if draft == HYBRID else draft
         return copy_spec(target.spec, copy)
@@ -61,21 +55,11 @@ def _head(draft: str, target: ModelSpec) -> Path | None:
     return head_for(target) if draft in (TRAINED, HYBRID) else None
 
 
-def _require_hidden_states(target: Engine) -> None:
-    if not target.capabilities.hidden_states:
-        raise DerbyError(
-            f"A trained draft reads hidden states, and {target.spec} does not give them: choose "
-            f"{USUAL_COPY}, or a model with its vocabulary."
-        )
-
-
 def build(inputs: DrafterInputs) -> Drafter:
     length, tokenizer = inputs.draft_length(), inputs.target.tokenizer
     if inputs.draft is None:
         # A copy of the target that cannot be had: prompt lookup needs none.
-        alone = "It drafts by prompt lookup alone, because this copy is not here"
-        alone = f"{alone}: {inputs.missing}."
-        return lookup_of(inputs, length, declined=(alone,))
+        return lookup_of(inputs, length, declined=(f"prompt lookup alone: {inputs.missing}",))
     drafter = NetworkDrafter(
         inputs.draft,
         _sampler(inputs),
@@ -112,22 +96,21 @@ def equivalent(values: Values) -> Equivalent:
 def _gist(values: Values) -> str:
     """Who guesses."""
     if values["draft"] == HYBRID:
-        return "Prompt lookup plus trained draft"
-    return "A draft guesses, one pass checks"
+        return "Lookup plus draft"
+    return "A draft guesses"
 
 
 SPECULATIVE = Strategy(
     "speculative",
     "Speculative",
-    "A small draft guesses up to k tokens; the model checks them all in one pass and keeps those "
-    "that it would have written itself.",
+    "A draft guesses up to k tokens, and the model checks them all in one pass.",
     gist=_gist,
     settings=(
-        Flag("auto", "Auto", "Draft the fastest number of tokens, at most k.", default=True),
+        AUTO,
         WholeNumber(
             "k",
             "k",
-            "Tokens drafted per pass. More are faster only while most are accepted.",
+            K_HELP,
             8,
             1,
             16,
@@ -136,8 +119,7 @@ SPECULATIVE = Strategy(
         ModelChoice(
             "draft",
             "Draft",
-            "The draft. hybrid: prompt lookup plus the trained draft; int4 or int8: a copy of the "
-            "model. You can also name a model with the same vocabulary.",
+            "hybrid (lookup plus trained), trained, a copy of the model, or another model's name.",
             HYBRID,
             (
                 (HYBRID, "hybrid"),
@@ -149,8 +131,7 @@ SPECULATIVE = Strategy(
         Choice(
             "promise",
             "Promise",
-            "Same text: exactly the text of KV reuse. Same distribution: a different text, just as "
-            "likely, and more guesses are accepted. No difference at temperature 0.",
+            "The text of KV reuse, or another that is just as likely, with more guesses accepted.",
             TEXT,
             ((TEXT, "same text"), (DISTRIBUTION, "same distribution")),
             {"same text": TEXT, "same distribution": DISTRIBUTION},

@@ -170,7 +170,7 @@ def test_a_measurement_that_fails_leaves_what_is_assumed_and_is_said_once(
         models.price(engine, said.append)
         assert models.costs(engine).now == ASSUMED
     assert len(tried) == 1
-    assert "failed (The text would be 560 tokens long): the times of passes of m on" in said[1]
+    assert "(The text would be 560 tokens long)" in said[1]
     assert not list(tmp_path.rglob("*.json")), "the next process tries again"
     models.price(engine, said.append, remeasure=True)
     assert len(tried) == 2

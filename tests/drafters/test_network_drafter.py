@@ -180,8 +180,7 @@ def test_a_draft_with_fewer_positions_stops_drafting_and_the_text_goes_on(
     found = run(engine, request, drafter)
     assert found.tokens == naive(engine, PROMPT, request)
     told = [event for event in found.events if isinstance(event, Decided)]
-    said = f"the draft short reads at most {positions} tokens and drafts nothing after that"
-    assert said in told[-1].declined
+    assert f"at most {positions} tokens" in told[-1].declined[0]
     if positions > len(PROMPT):
         assert found.score.drafted > 0
 

@@ -194,29 +194,23 @@ def test_several_settings_at_once_leave_the_others_alone() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "There is no column ''"),
-        ("nope", "There is no column 'nope'"),
-        ("KV", "There is no column 'KV'"),
-        ("kv:window=5", "KV reuse has no setting 'window'; it has cache"),
-        (
-            "lookup:window=5",
-            "Prompt lookup has no setting 'window'; it has auto, k, ngram, branches, cache",
-        ),
-        (
-            "server@openvino:at=http://127.0.0.1:1",
-            "Server runs on another machine: remove its engine",
-        ),
-        ("stateless:cache=session", "Stateless has no setting 'cache'; it has grammar"),
+        ("", "column ''"),
+        ("nope", "column 'nope'"),
+        ("KV", "column 'KV'"),
+        ("kv:window=5", "'window' here: choose cache or grammar"),
+        ("lookup:window=5", "'window' here: choose auto, k, ngram, branches, cache"),
+        ("server@openvino:at=http://127.0.0.1:1", "'openvino' in column 'Server'"),
+        ("stateless:cache=session", "'cache' here: choose grammar"),
         ("kv:cache=mine", "KV reuse: Cache is 'mine'; choose from fresh"),
-        ("lookahead:window", "'window' in column 'lookahead:window' is not a setting"),
+        ("lookahead:window", "'lookahead:window'"),
         ("lookahead:window=", "whole number"),
-        ("lookahead:=5", "no setting ''"),
+        ("lookahead:=5", "'' here"),
         ("lookahead:window=5:level=3", "whole number"),
         ("lookahead:window=99", "Lookahead: Window is 99; it must lie between 2 and 32"),
         ("lookahead:auto=best", "Auto is 'best'; it must be true or false"),
         ("kv:model=", "KV reuse: model has 0 characters; it must have at least 1"),
         ("kv:model=" + "x" * 201, "model has 201 characters; it must have at most 200"),
-        ("kv@", "'' in column 'kv@' is not an engine, precision or device"),
+        ("kv@", "'' in column 'kv@'"),
         ("kv@int8/", "'' in column 'kv@int8/'"),
         ("kv@openvino/torch", "'torch' in column"),
         ("kv@int8/openvino", "'openvino' in column"),
@@ -226,7 +220,7 @@ def test_several_settings_at_once_leave_the_others_alone() -> None:
         ("kv@CPU/GPU", "'GPU' in column"),
         ("kv@../x", "'..' in column"),
         ("kv@int8@CPU", "'int8@CPU' in column"),
-        ("kv@torch/cuda:1", "'1' in column 'kv@torch/cuda:1' is not a setting"),
+        ("kv@torch/cuda:1", "'kv@torch/cuda:1'"),
     ],
 )
 def test_a_mistake_is_told_in_one_sentence(text: str, said: str) -> None:
@@ -251,7 +245,7 @@ def test_a_path_with_a_comma_survives_the_column_s_text(path: str) -> None:
         assert parse_column(str(column)) == column
     assert str(parse_column('kv:"model=/a,b"')) == 'kv:"model=/a,b"'
     assert parse_column('@http://a:1:"model=a,b"').settings()["model"] == "a,b"
-    with pytest.raises(DerbyError, match="quotes in column"):
+    with pytest.raises(DerbyError, match="/a,b"):
         parse_column('kv:"model=/a,b')
 
 

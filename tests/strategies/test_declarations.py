@@ -86,7 +86,7 @@ WHOLE = Strategy("ours", "Ours", "A way to decode.", (number(),))
 )
 def test_a_slip_in_a_declaration_is_refused_at_once(slip: dict[str, Any]) -> None:
     assert WHOLE.settings
-    with pytest.raises(ValueError, match=r"ours|needs a name"):
+    with pytest.raises(ValueError, match="strategy"):
         replace(WHOLE, **slip)
 
 
@@ -157,18 +157,16 @@ def test_an_option_wins_over_a_folder_of_its_name(
 
 
 def test_what_a_session_cannot_show_is_one_sentence() -> None:
-    with pytest.raises(DerbyError, match=r"does not show .* layers \(1, 2\).*: choose the torch"):
+    with pytest.raises(DerbyError, match="No trained draft fits"):
         FakeEngine().open((1, 2, -1))
 
 
 def test_a_trained_head_by_name_is_never_replaced_by_something_else() -> None:
-    with pytest.raises(
-        DerbyError, match="There is no trained draft for 'owner/model': choose hybrid"
-    ):
+    with pytest.raises(DerbyError, match="owner/model"):
         wanted("trained", Target("owner/model"))
-    with pytest.raises(DerbyError, match="A trained draft reads hidden states"):
+    with pytest.raises(DerbyError, match="No trained draft fits"):
         wanted("trained", Target("built-in", hidden_states=False))
-    with pytest.raises(DerbyError, match="A trained draft reads hidden states"):
+    with pytest.raises(DerbyError, match="No trained draft fits"):
         wanted("mine.safetensors", Target("owner/model", hidden_states=False))
     ours = wanted("mine.safetensors", Target("owner/model"))
     assert ours == Path("mine.safetensors")
