@@ -2,8 +2,10 @@
 // page. `drawing` is what backend/results/drawing.py makes. All text goes in by textContent.
 const LEAST = 20; // tokens below which there is no ratio, as in backend/results/result.py
 const ENDS = [1.5, 2, 3, 4, 6, 8, 10, 15, 20, 30, 50, 100]; // of the axis
-const ORIGINS = { drafted: "guessed right", forced: "forced by the grammar", fixed: "text of the program" };
-const FATES = { accepted: "\u2713 accepted", rejected: "\u2717 rejected", cut: "\u2717 against the grammar" };
+const FRAME = 30; // ms between two drawings of a replay
+const RUNNING = ["waiting", "preparing", "running"];
+const ORIGINS = { __proto__: null, drafted: "guessed right", forced: "forced by the grammar", fixed: "text of the program" };
+const FATES = { __proto__: null, accepted: "\u2713 accepted", rejected: "\u2717 rejected", cut: "\u2717 against the grammar" };
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 const find = (name) => element.querySelector(name);
 
@@ -11,6 +13,8 @@ let drawing = null;
 let columns = []; // of what is drawn: nodes, and steps as they were read
 let at = null; // the moment of a replay; null: now, or the result
 let playing = null; // since when, and from which moment
+let last = ENDS[0]; // end of the axis: it only grows, so that nothing is scaled anew at the end
+let seen = new Set(); // origins of what is drawn
 let explained = false; // a step has opened by itself
 
 function make(tag, name = "", text = "", ...children) {
@@ -25,8 +29,10 @@ function put(node, text) {
 }
 
 const factor = (value) => `${value.toFixed(2)}\u00d7`;
+const span = ([low, high], digits) => `${low.toFixed(digits)}\u2013${high.toFixed(digits)}`;
+const counted = (n, noun) => `${n} ${noun}${n === 1 ? "" : "s"}`;
 const base = () => drawing.columns.findIndex((column) => column.verdict === "baseline");
-const finite = (value) => (Number.isFinite(value) ? value : 0);
+const over = () => !RUNNING.includes(drawing.phase);
 
 // A token so that its spaces show.
 const visible = (text) =>
@@ -34,33 +40,38 @@ const visible = (text) =>
 
 // --- a race's numbers ----------------------------------------------------------------------------
 
-const end = (i) => columns[i].steps.at(-1)?.[0] ?? 0;
+const end = ({ steps }) => steps.at(-1)?.[0] ?? 0;
 
-// What a column had written at a moment; a step that was under way counts by its share.
-function amount(i, moment) {
-  const { steps } = columns[i];
+// How many of a column's steps had ended by a moment.
+function ended({ steps }, moment) {
   let [low, high] = [0, steps.length];
   while (low < high) {
     const middle = (low + high) >> 1;
     if (steps[middle][0] <= moment) low = middle + 1;
     else high = middle;
   }
-  const [before, had] = steps[low - 1] ?? [0, 0];
-  if (low === steps.length) return had;
-  const [after, has] = steps[low];
+  return low;
+}
+
+// What a column had written at a moment; a step that was under way counts by its share.
+function amount(column, moment) {
+  const n = ended(column, moment);
+  const [before, had] = column.steps[n - 1] ?? [0, 0];
+  const [after, has] = column.steps[n] ?? [before, had];
   return had + ((has - had) * (moment - before)) / (after - before || 1);
 }
 
 // A column's speed-up as it is drawn, and whether it is sure enough for a number.
-function speedup(i) {
-  const column = drawing.columns[i];
-  if (at === null && column.speedup !== null) return { value: column.speedup, sure: true, interval: column.interval };
-  const baseline = base();
-  if (baseline < 0 || !columns[i].steps.length || !columns[baseline].steps.length) return { value: 0 };
-  const moment = Math.min(at ?? Infinity, drawing.moment ?? Infinity, end(i), end(baseline));
-  const [own, other] = [amount(i, moment), amount(baseline, moment)];
-  if (i === baseline) return { value: 1, sure: other >= LEAST };
-  return { value: other ? own / other : 0, sure: Math.max(own, other) >= LEAST };
+function speedup(column, i) {
+  const { speedup: value, interval } = drawing.columns[i];
+  const sure = value !== null && !(drawing.noisy && over());
+  if (at === null && value !== null) return { value, sure, interval };
+  const baseline = columns[base()];
+  if (!baseline?.steps.length || !column.steps.length) return { value: 0, sure: false };
+  if (column === baseline) return { value: 1, sure: sure && amount(baseline, at ?? 0) >= LEAST };
+  const moment = Math.min(at ?? Infinity, drawing.moment ?? Infinity, end(column), end(baseline));
+  const [own, other] = [amount(column, moment), amount(baseline, moment)];
+  return { value: other ? own / other : 0, sure: sure && Math.max(own, other) >= LEAST };
 }
 
 // --- lanes ---------------------------------------------------------------------------------------
@@ -68,24 +79,29 @@ function speedup(i) {
 function lane(column) {
   const root = make("li", "lane");
   const name = make("div", "name", "", make("strong", "", column.name), make("span", "", column.note));
-  const [bar, band, number, interval, rest] = [
-    make("div", "bar"), make("div", "band"), make("strong"), make("span", "interval"), make("span", "rest"),
-  ];
-  const mark = make("span", "mark");
-  root.append(name, make("div", "track", "", bar, band), make("div", "figure", "", number, " ", interval), make("div", "about", "", mark, rest));
-  return { root, bar, band, number, interval, mark, rest };
+  const [bar, band] = [make("div", "bar"), make("div", "band")];
+  const [number, aside, mark, rest] = [make("strong"), make("span", "aside"), make("span", "mark"), make("span")];
+  root.append(name, make("div", "track", "", bar, band), make("div", "figure", "", number, " ", aside), make("div", "about", "", mark, rest));
+  return { root, bar, band, number, aside, mark, rest };
+}
+
+// What stands beside a bar without a number.
+function instead({ state, verdict, doing }) {
+  if (at !== null || state === "decoding") return "";
+  return verdict === "short" ? "too short to tell" : state === "done" ? "" : doing;
 }
 
 function drawLanes() {
-  const all = columns.map((_, i) => speedup(i));
-  const most = Math.max(1, ...all.map(({ value, interval }) => (interval ? interval[1] : value)));
-  const last = ENDS.find((tick) => tick >= most) ?? most;
+  const all = columns.map(speedup);
+  const most = Math.max(...all.map(({ value, sure }) => (sure || (at === null && over()) ? value : 0)));
+  last = Math.max(last, ENDS.find((tick) => tick >= 1.05 * most) ?? most);
   const share = (value) => `${(100 * Math.min(value, last)) / last}%`;
   all.forEach(({ value, sure, interval }, i) => {
-    const { root, bar, band, number, interval: ends, mark, rest } = columns[i].lane;
+    const { root, bar, band, number, aside, mark, rest } = columns[i].lane;
     const column = drawing.columns[i];
+    const range = interval && !sure; // of a noisy race
     root.dataset.winner = drawing.winner === i;
-    root.dataset.sure = Boolean(sure);
+    root.dataset.sure = sure;
     root.dataset.text = column.text;
     bar.style.width = share(value);
     band.hidden = !interval;
@@ -93,29 +109,35 @@ function drawLanes() {
       band.style.left = share(interval[0]);
       band.style.width = `calc(${share(interval[1])} - ${share(interval[0])})`;
     }
-    put(number, sure ? factor(value) : column.state === "decoding" || at !== null ? "" : column.state === "done" ? "\u2013" : column.doing);
-    put(ends, interval ? `${interval[0].toFixed(2)}\u2013${interval[1].toFixed(2)}` : "");
+    put(number, sure ? factor(value) : range ? `${span(interval, interval[1] < 1 ? 2 : 1)}\u00d7` : "");
+    put(aside, sure ? (interval ? span(interval, 2) : "") : range ? "" : instead(column));
     put(mark, at === null ? column.mark : "");
     put(rest, at === null ? column.beside : "");
   });
-  find(".lanes").style.setProperty("--one", share(1));
+  drawAxis(share);
+  const leader = Math.max(0, ...columns.map((column) => {
+    const written = amount(column, at ?? (drawing.finished ? drawing.moment : Infinity));
+    return column.steps.length ? written + 1 : 0;
+  }));
+  const tokens = drawing.unit === "token";
+  find(".done").style.width = `${tokens ? Math.min(100, (100 * leader) / drawing.limit) : 0}%`;
+  put(find(".goal"), tokens ? `${Math.round(leader)} of ${counted(drawing.limit, "token")}` : `${Math.round(leader)} characters`);
+}
+
+function drawAxis(share) {
   const axis = find(".axis");
-  if (axis.dataset.end !== String(last)) {
-    axis.dataset.end = last;
-    const gap = Math.ceil(last / 4); // between ticks, which keep clear of the one at 1
-    const ticks = [0, 1, last];
-    for (let tick = gap; tick < last; tick += gap) if (tick - 1 > last / 6) ticks.splice(-1, 0, tick);
-    axis.replaceChildren(...ticks.map((tick) => {
-      const node = make("span", tick === 1 ? "one" : "", tick === 1 ? "1\u00d7 KV reuse" : `${tick}\u00d7`);
-      node.style.left = share(tick);
-      return node;
-    }));
-  }
-  const leader = Math.max(0, ...columns.map((_, i) => amount(i, at ?? (drawing.finished ? drawing.moment : Infinity))));
-  const written = drawing.unit === "token";
-  find(".way").hidden = !leader;
-  find(".done").style.width = `${written ? Math.min(100, (100 * (leader + 1)) / drawing.limit) : 0}%`;
-  put(find(".goal"), written ? `${Math.round(leader) + 1} of ${drawing.limit} tokens` : `${Math.round(leader)} characters`);
+  const baseline = drawing.columns[base()]?.name;
+  find(".lanes").style.setProperty("--one", baseline ? share(1) : "-99px");
+  if (axis.dataset.drawn === `${last} ${baseline}`) return;
+  axis.dataset.drawn = `${last} ${baseline}`;
+  const gap = Math.ceil(last / 4); // between ticks, which keep clear of the one at 1
+  const ticks = [0, 1, last];
+  for (let tick = gap; tick < last; tick += gap) if (tick - 1 > last / 6) ticks.splice(-1, 0, tick);
+  axis.replaceChildren(...(baseline ? ticks : []).map((tick) => {
+    const node = make("span", tick === 1 ? "one" : "", tick === 1 ? `1\u00d7 ${baseline}` : `${tick}\u00d7`);
+    node.style.left = share(tick);
+    return node;
+  }));
 }
 
 // --- texts ---------------------------------------------------------------------------------------
@@ -133,8 +155,8 @@ function card(column, i) {
   });
   flow.addEventListener("keydown", (event) => {
     const move = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (event.key === "Enter") openStep(i, columns[i].chosen);
-    else if (move) choose(i, columns[i].chosen + move);
+    if (event.key === "Enter") openStep(i, Math.max(0, columns[i].chosen));
+    else if (move) choose(columns[i], columns[i].chosen + move);
     else return;
     event.preventDefault();
   });
@@ -143,94 +165,111 @@ function card(column, i) {
   return { root, flow, problem };
 }
 
-function choose(i, step) {
-  const column = columns[i];
+// Scrolls a text, not the page, until a step is in sight.
+function reveal({ card: { flow }, nodes }, step) {
+  const { offsetTop: top, offsetHeight: height } = nodes[step];
+  flow.scrollTop = Math.min(top, Math.max(flow.scrollTop, top + height - flow.clientHeight));
+}
+
+function choose(column, step) {
   if (!column.steps[step]) return;
   column.nodes[column.chosen]?.classList.remove("chosen");
   column.chosen = step;
   column.nodes[step].classList.add("chosen");
+  reveal(column, step);
 }
 
-// Adds the steps that are new; those that are not there yet at the moment are hidden, and those
-// behind the photo finish are pale.
-function drawText(i) {
-  const column = columns[i];
-  const given = drawing.columns[i];
-  const news = given.steps.slice(column.read).split("\n").filter(Boolean);
-  column.read = given.steps.length;
+// Adds the steps that are new. Those that are not there yet at the moment keep their places, so that
+// a replay moves nothing; those behind the photo finish are pale.
+function drawText(column, i) {
+  const { steps, nodes, card: { flow, problem } } = column;
+  const { steps: lines, message } = drawing.columns[i];
   const added = document.createDocumentFragment();
-  for (const line of news) {
+  for (const line of lines.slice(column.read).split("\n").filter(Boolean)) {
     const step = JSON.parse(line);
     const node = make("span");
-    node.dataset.step = column.steps.length;
+    if (step[3]) node.dataset.step = steps.length;
     for (const [origin, text] of step[2]) {
       if (origin in ORIGINS) seen.add(origin);
       node.append(make("span", origin in ORIGINS ? origin : "", text));
     }
-    column.steps.push(step);
-    column.nodes.push(node);
+    steps.push(step);
+    nodes.push(node);
     added.append(node);
   }
-  column.card.flow.append(added);
-  const until = at === null ? column.steps.length : column.steps.findIndex(([seconds]) => seconds > at);
-  const visibleSteps = until < 0 ? column.steps.length : until;
-  const [from, to] = [Math.min(visibleSteps, column.visible), Math.max(visibleSteps, column.visible)];
-  for (let n = from; n < to; n++) column.nodes[n].hidden = n >= visibleSteps;
-  column.visible = visibleSteps;
-  const finish = drawing.finished ? drawing.moment : Infinity;
-  for (; column.pale < column.steps.length && drawing.finished; column.pale++) {
-    column.nodes[column.pale].classList.toggle("after", column.steps[column.pale][0] > finish + 1e-4);
+  column.read = lines.length;
+  const grown = added.childElementCount > 0;
+  flow.append(added);
+  const until = at === null ? steps.length : ended(column, at);
+  for (let n = Math.min(until, column.until); n < Math.max(until, column.until); n++) {
+    nodes[n].classList.toggle("later", n >= until);
   }
-  put(column.card.problem, given.message);
-  if (news.length && RUNNING.includes(drawing.phase)) column.card.flow.scrollTop = column.card.flow.scrollHeight;
+  if (until && until !== column.until && (at !== null || (grown && !over()))) reveal(column, until - 1);
+  column.until = until;
+  for (; drawing.finished && column.pale < steps.length; column.pale++) {
+    nodes[column.pale].classList.toggle("after", steps[column.pale][0] > drawing.moment + 1e-4);
+  }
+  put(problem, message);
 }
-
-const RUNNING = ["waiting", "preparing", "running"];
-const seen = new Set();
 
 // --- a step --------------------------------------------------------------------------------------
 
-function openStep(i, number, quietly = false) {
-  const step = columns[i].steps[number];
-  const detail = step?.[3];
-  const panel = find(".step");
+// Shows a step as a table. `focus`: the label of the button that is to have the focus, "" for the
+// table itself; null leaves it where it is.
+function openStep(i, number, focus = "") {
+  const { steps, card: { flow } } = columns[i];
+  const detail = steps[number]?.[3];
   if (!detail) return;
-  choose(i, number);
-  const row = (...cells) => make("tr", "", "", ...cells.map((cell) => make("td", "", cell)));
+  choose(columns[i], number);
+  const panel = find(".step");
+  const name = drawing.columns[i].name;
+  const known = detail.top.length > 0;
   const likely = (top) => (top ?? []).slice(0, 5).map(([text, p]) => `${visible(text)} ${(100 * p).toFixed(p < 0.1 ? 1 : 0)}%`).join("  \u00b7  ");
+  const row = (tag, ...cells) => make("tr", "", "", ...cells.slice(0, known ? 4 : 3).map((cell) => make(tag, "", cell)));
   const accepted = detail.guesses.filter(([, , fate]) => fate === "accepted").length;
   const tree = detail.guesses.some(([, , , depth], n) => depth && depth !== n + 1);
   let place = 0;
   const rows = detail.guesses.map(([text, by, fate, depth]) => {
-    const line = row("\u2003".repeat(tree ? Math.max(0, depth - 1) : 0) + visible(text), by || drawing.columns[i].name, FATES[fate] ?? fate, likely(fate === "accepted" ? detail.top[place++] : null));
+    const indent = "\u2003".repeat(tree ? Math.min(16, Math.max(0, depth - 1)) : 0);
+    const line = row("td", indent + visible(text), by || name, FATES[fate] ?? fate, likely(fate === "accepted" ? detail.top[place++] : null));
     line.dataset.fate = fate;
     return line;
   });
-  if (detail.chosen) rows.push(row(visible(detail.chosen), "the model", "its own choice", likely(detail.top[accepted])));
-  const table = make("table", "", "", make("tr", "", "", ...["token", "by", "what became of it", "most likely there"].map((text) => make("th", "", text))), ...rows);
-  const before = columns[i].steps.slice(0, number).map(([, , spans]) => spans.map(([, text]) => text).join("")).join("");
-  const buttons = [["\u2190", number - 1, "Step before"], ["\u2192", number + 1, "Next step"]].map(([text, to, label]) => {
-    const button = make("button", "", text);
-    button.type = "button";
-    button.disabled = !columns[i].steps[to]?.[3];
-    button.setAttribute("aria-label", label);
-    button.addEventListener("click", () => openStep(i, to));
-    return button;
-  });
-  const close = make("button", "", "\u00d7");
-  close.type = "button";
-  close.setAttribute("aria-label", "Close the step");
-  close.addEventListener("click", () => { panel.hidden = true; columns[i].card.flow.focus(); });
-  const count = `${detail.guesses.length} guessed, ${accepted} accepted`;
-  const allowed = detail.allowed === null ? "" : `; the grammar allowed ${detail.allowed} next tokens`;
-  const scratch = detail.window ? `; ${detail.window} rows of the window looked for new guesses` : "";
+  if (detail.chosen) rows.push(row("td", visible(detail.chosen), "the model", "its own choice", likely(detail.top[accepted])));
+  const button = (text, label, pressed) => {
+    const node = make("button", "", text);
+    node.type = "button";
+    node.setAttribute("aria-label", label);
+    node.addEventListener("click", pressed);
+    return node;
+  };
+  const go = (text, label, to) => {
+    const node = button(text, label, () => openStep(i, to, label));
+    node.disabled = !steps[to]?.[3];
+    return node;
+  };
+  const close = () => {
+    panel.hidden = true;
+    flow.focus();
+  };
+  const counts = detail.guesses.length ? `${detail.guesses.length} guessed, ${accepted} accepted` : "nothing guessed";
+  const allowed = detail.allowed === null ? "" : `; the grammar allowed ${counted(detail.allowed, "next token")}`;
+  const scratch = detail.window ? `; ${counted(detail.window, "row")} of the window looked for new guesses` : "";
+  const before = steps.slice(0, number).map(([, , spans]) => spans.map(([, text]) => text).join("")).join("");
   panel.replaceChildren(
-    make("header", "", "", make("strong", "", `${drawing.columns[i].name}, pass ${detail.pass}`), make("span", "", `${detail.rows} rows in ${detail.ms} ms: ${count}${allowed}${scratch}`), ...buttons, close),
-    make("p", "given", "", make("span", "", "given: "), `\u2026${before.slice(-80)}`),
-    make("div", "wide", "", table),
+    make("header", "", "",
+      make("strong", "", `${name}, pass ${detail.pass}`),
+      make("span", "", `${counted(detail.rows, "row")} in ${detail.ms.toFixed(1)} ms: ${counts}${allowed}${scratch}`),
+      go("\u2190", "Step before", number - 1), go("\u2192", "Next step", number + 1), button("\u00d7", "Close the step", close)),
+    make("p", "given", `given: ${before ? `\u2026${before.slice(-80)}` : "the prompt"}`),
+    make("div", "wide", "", make("table", "", "", row("th", "token", "by", "what became of it", "most likely there"), ...rows)),
   );
+  panel.onkeydown = ({ key }) => key === "Escape" && close();
   panel.hidden = false;
-  if (!quietly) panel.scrollIntoView({ block: "nearest" });
+  if (focus === null) return;
+  const wanted = focus && panel.querySelector(`[aria-label="${focus}"]:enabled`);
+  (wanted || panel).focus({ preventScroll: true });
+  panel.scrollIntoView({ block: "nearest" });
 }
 
 // The pass of the most accepted guesses teaches what speculative decoding is.
@@ -241,42 +280,41 @@ function explain() {
     const score = accepted + (i === drawing.winner ? 100 : 0);
     if (accepted > 1 && score > (best?.score ?? 0)) best = { score, i, n };
   }));
-  if (best) openStep(best.i, best.n, true);
+  if (best) openStep(best.i, best.n, null);
 }
 
 // --- the whole -----------------------------------------------------------------------------------
 
 function begin() {
   columns = drawing.columns.map((column, i) => ({
-    lane: lane(column), card: card(column, i), steps: [], nodes: [], read: 0, visible: 0, pale: 0, chosen: 0,
+    lane: lane(column), card: card(column, i), steps: [], nodes: [], read: 0, until: 0, pale: 0, chosen: -1,
   }));
-  [at, playing] = [null, null];
-  seen.clear();
+  [at, playing, last, seen] = [null, null, ENDS[0], new Set()];
+  const texts = find(".texts");
+  texts.style.minHeight = `${texts.offsetHeight}px`; // what is below stays where it is
+  texts.replaceChildren(...columns.map(({ card: { root } }) => root));
   find(".lanes").replaceChildren(...columns.map(({ lane: { root } }) => root));
-  find(".texts").replaceChildren(...columns.map(({ card: { root } }) => root));
   find(".step").hidden = true;
 }
 
 function show() {
-  columns.forEach((_, i) => drawText(i));
+  columns.forEach(drawText);
   drawLanes();
-  const over = !RUNNING.includes(drawing.phase);
   find(".race").dataset.phase = drawing.phase;
   put(find(".status"), drawing.status);
-  find(".doubt").hidden = !(drawing.doubt || (drawing.noisy && over));
+  const again = Boolean(drawing.noisy && over());
+  find(".doubt").hidden = !(drawing.doubt || again);
   put(find(".doubt span"), drawing.doubt);
-  find(".again").hidden = !(drawing.noisy && over);
-  const player = find(".player");
-  player.hidden = !over || !drawing.moment;
-  find(".play").textContent = playing ? "Pause" : "Replay";
+  find(".again").hidden = !again;
+  if (over()) find(".texts").style.minHeight = "";
+  put(find(".play"), playing ? "Pause" : "Replay");
   const moment = at ?? drawing.moment ?? 0;
   if (drawing.moment) find(".moment").value = Math.round((1000 * moment) / drawing.moment);
   put(find(".clock"), `${moment.toFixed(2)} s`);
   find(".files").hidden = !drawing.files;
+  if (find(".legend").childElementCount === seen.size + 1) return;
   const legend = [...seen].map((origin) => make("span", origin, ORIGINS[origin]));
-  if (find(".legend").childElementCount !== legend.length + 1) {
-    find(".legend").replaceChildren(...legend, make("span", "", "Click a word to see its step."));
-  }
+  find(".legend").replaceChildren(...legend, make("span", "", "Click a word to see its step."));
 }
 
 function draw(value) {
@@ -295,15 +333,18 @@ function draw(value) {
 }
 
 function play() {
-  const from = at === null || at >= drawing.moment ? 0 : at;
   const race = drawing.race;
-  playing = { since: performance.now(), from };
+  let drawn = 0;
+  playing = { since: performance.now(), from: at === null || at >= drawing.moment ? 0 : at };
   const frame = (now) => {
     if (!playing || drawing.race !== race) return;
-    at = playing.from + ((now - playing.since) / 1000) * Number(find(".speed").value);
-    if (at >= drawing.moment) [at, playing] = [null, null];
-    show();
-    if (playing) requestAnimationFrame(frame);
+    if (now - drawn >= FRAME) {
+      drawn = now;
+      at = playing.from + (Math.max(0, now - playing.since) / 1000) * Number(find(".speed").value);
+      if (at >= drawing.moment) [at, playing] = [null, null];
+      show();
+    }
+    requestAnimationFrame(frame);
   };
   requestAnimationFrame(frame);
 }
@@ -316,7 +357,7 @@ function pause() {
 find(".play").addEventListener("click", () => (playing ? pause() : play()));
 find(".moment").addEventListener("input", ({ target }) => {
   playing = null;
-  at = target.value === "1000" ? null : (finite(drawing.moment) * target.value) / 1000;
+  at = target.value === "1000" ? null : (drawing.moment * target.value) / 1000;
   show();
 });
 find(".speed").addEventListener("change", () => {
@@ -333,7 +374,8 @@ find(".files").addEventListener("toggle", ({ target }) => {
       link.href = URL.createObjectURL(new Blob([text]));
       link.download = name;
       link.click();
-      URL.revokeObjectURL(link.href);
+      setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+      target.open = false;
     });
     return button;
   }));

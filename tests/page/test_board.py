@@ -1,0 +1,290 @@
+"""The board in a small app of its own: it draws what it is given, at any moment, and as text alone."""
+
+import copy
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from browser import ROOT
+from playwright.sync_api import Browser, Page, expect
+
+from page.board import board
+
+pytestmark = pytest.mark.browser
+
+RECORD = (ROOT / "assets" / "opening.json").read_text(encoding="utf-8")
+ENDED: dict[str, Any] = json.loads(RECORD)["drawing"]
+FILES = {f"race.{kind}": f"the {kind} of <b>it</b>" for kind in ("json", "md", "csv", "svg")}
+HOSTILE = '<img src=x onerror="window.hacked=1"></script>${alert(1)}{{constructor}}&lt;b&gt;'
+
+Draw = Callable[[dict[str, Any]], None]
+
+
+def steps_of(column: dict[str, Any]) -> list[list[Any]]:
+    return [json.loads(line) for line in column["steps"].splitlines()]
+
+
+def lines(steps: list[list[Any]]) -> str:
+    return "".join(json.dumps(step) + "\n" for step in steps)
+
+
+def at(moment: float, race: int = 7) -> dict[str, Any]:
+    """The race while it runs, at a moment of all columns' clocks."""
+    columns = [
+        {
+            **column,
+            "steps": lines([step for step in steps_of(column) if step[0] <= moment]),
+            "state": "decoding",
+            "interval": None,
+            "mark": "",
+            "beside": "",
+        }
+        for column in ENDED["columns"]
+    ]
+    over = {"race": race, "phase": "running", "finished": False, "winner": None, "moment": moment}
+    return {**ENDED, **over, "columns": columns}
+
+
+@pytest.fixture(scope="module")
+def given() -> list[dict[str, Any]]:
+    """The drawing that the app shows next."""
+    return [ENDED | {"phase": "recorded"}]
+
+
+@pytest.fixture(scope="module")
+def place(given: list[dict[str, Any]]) -> Iterator[str]:
+    with gr.Blocks() as demo:
+        gr.Markdown("# A title")
+        drawn, event = board(given[0], elem_id="board"), gr.Textbox(label="event", elem_id="event")
+        gr.Button("Draw", elem_id="draw").click(lambda: given[0], None, drawn)
+        drawn.submit(lambda: "again", None, event)
+        drawn.input(lambda: "opened", None, event)
+    _, address, _ = demo.launch(prevent_thread_lock=True, quiet=True, server_name="127.0.0.1")
+    yield address
+    demo.close()
+
+
+@pytest.fixture
+def page(place: str, browser: Browser) -> Iterator[Page]:
+    window = browser.new_context(reduced_motion="reduce")
+    page = window.new_page()
+    complaints: list[str] = []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.goto(place)
+    expect(page.locator(".race")).to_have_attribute("data-phase", "recorded")
+    yield page
+    window.close()
+    assert complaints == []
+
+
+@pytest.fixture
+def draw(page: Page, given: list[dict[str, Any]]) -> Draw:
+    def show(drawing: dict[str, Any]) -> None:
+        given[0] = drawing
+        page.locator("#draw").click()
+        expect(page.locator(".race")).to_have_attribute("data-phase", drawing["phase"])
+        expect(page.locator(".status")).to_have_text(drawing["status"])
+
+    return show
+
+
+def seek(page: Page, share: int) -> None:
+    page.locator(".moment").fill(str(share))
+
+
+def numbers(page: Page) -> list[float]:
+    texts = page.locator(".figure strong").all_inner_texts()
+    return [float(text.rstrip("\N{MULTIPLICATION SIGN}")) if text else 0.0 for text in texts]
+
+
+def bars(page: Page) -> list[float]:
+    """What the bars' lengths say on the axis."""
+    last = float(page.locator(".axis span").last.inner_text().rstrip("\N{MULTIPLICATION SIGN}"))
+    return page.evaluate(
+        "last => [...document.querySelectorAll('.track')].map((track) =>"
+        " last * track.querySelector('.bar').offsetWidth / track.offsetWidth)",
+        last,
+    )
+
+
+def shown(page: Page) -> list[str]:
+    """The texts that can be seen."""
+    return page.evaluate(
+        "() => [...document.querySelectorAll('.flow')].map((flow) => [...flow.children].filter("
+        "(node) => node.checkVisibility({visibilityProperty: true})).map("
+        "(node) => node.textContent).join(''))"
+    )
+
+
+def text(steps: list[list[Any]]) -> str:
+    return "".join(piece for step in steps for _, piece in step[2])
+
+
+def drop(page: Page, record: str) -> None:
+    page.evaluate(
+        "record => { const data = new DataTransfer();"
+        " data.items.add(new File([record], 'race.json'));"
+        " document.querySelector('.race').dispatchEvent("
+        "new DragEvent('drop', {dataTransfer: data, bubbles: true, cancelable: true})); }",
+        record,
+    )
+
+
+def test_a_bar_is_as_long_as_its_number_at_every_moment(page: Page) -> None:
+    """The number is the ratio of what was written; the texts are those of the same moment."""
+    for share in (300, 700, 999, 1000):
+        seek(page, share)
+        clock = ENDED["moment"] * share / 1000
+        for number, bar in zip(numbers(page), bars(page), strict=True):
+            assert not number or bar == pytest.approx(number, abs=0.02)
+        if share < 1000:
+            then = [[s for s in steps_of(c) if s[0] <= clock] for c in ENDED["columns"]]
+            assert shown(page) == [text(steps) for steps in then]
+    seek(page, 999)
+    result = [column["speedup"] for column in ENDED["columns"]]
+    assert numbers(page) == pytest.approx(result, rel=0.02, abs=0.01)
+    seek(page, 1000)
+    assert numbers(page) == pytest.approx(result, abs=0.006)
+    assert shown(page) == [text(steps_of(column)) for column in ENDED["columns"]]
+    seek(page, 20)
+    assert set(numbers(page)) == {0}  # too few tokens for a ratio
+
+
+def test_the_end_scales_nothing_and_explains_a_step(page: Page, draw: Draw) -> None:
+    """Steps are added to those that are there, and the axis stays; in the end the pass of the most
+    accepted guesses is open.
+    """
+    draw(at(1.0))
+    page.evaluate("document.querySelector('.flow').firstChild.kept = true")
+    draw(at(ENDED["moment"]) | {"status": "Columns race."})
+    axis, then = page.locator(".axis").inner_html(), bars(page)
+    expect(page.locator(".step")).to_be_hidden()
+    draw(ENDED | {"race": 7})
+    assert page.locator(".axis").inner_html() == axis
+    assert bars(page) == then
+    assert page.evaluate("document.querySelector('.flow').firstChild.kept")
+    expect(page.locator(".lane[data-winner=true]")).to_contain_text("Speculative")
+    best = max(len(s[3]["guesses"]) for s in steps_of(ENDED["columns"][2]) if all_accepted(s))
+    expect(page.locator(".step [data-fate=accepted]")).to_have_count(best)
+
+
+def all_accepted(step: list[Any]) -> bool:
+    return all(fate == "accepted" for _, _, fate, _ in step[3]["guesses"])
+
+
+def test_a_step_opens_by_click_and_by_keys(page: Page) -> None:
+    column = ENDED["columns"][2]
+    number, step = next((n, s) for n, s in enumerate(steps_of(column)) if not all_accepted(s))
+    flow, panel = page.locator(".flow").nth(2), page.locator(".step")
+    flow.locator(f"[data-step='{number}']").click()
+    expect(panel.locator("strong")).to_have_text(f"Speculative, pass {step[3]['pass']}")
+    expect(panel.locator("tr[data-fate]")).to_have_count(len(step[3]["guesses"]))
+    expect(panel.locator("tr").last).to_contain_text("the model")
+    page.keyboard.press("Escape")
+    expect(panel).to_be_hidden()
+    expect(flow).to_be_focused()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    expect(panel.locator("strong")).to_have_text(f"Speculative, pass {step[3]['pass'] + 1}")
+    panel.get_by_role("button", name="Next step").press("Enter")
+    expect(panel.locator("strong")).to_have_text(f"Speculative, pass {step[3]['pass'] + 2}")
+    expect(panel.get_by_role("button", name="Next step")).to_be_focused()
+
+
+def test_a_noisy_race_has_no_verdict_and_can_be_run_again(page: Page, draw: Draw) -> None:
+    expect(page.locator(".again")).to_be_hidden()
+    draw(ENDED | {"race": 8, "noisy": True, "winner": None, "status": "Too noisy to tell."})
+    expect(page.locator(".lane[data-winner=true]")).to_have_count(0)
+    ranges = [c["interval"] for c in ENDED["columns"] if c["interval"]]
+    found = page.locator(".figure strong").all_inner_texts()
+    assert sum("\N{EN DASH}" in each for each in found) == len(ranges)
+    page.get_by_role("button", name="Run again").click()
+    expect(page.locator("#event textarea, #event input")).to_have_value("again")
+
+
+def test_the_files_of_a_race_are_saved(page: Page, draw: Draw) -> None:
+    draw(ENDED | {"race": 9, "files": FILES})
+    for name, content in FILES.items():
+        page.locator(".files summary").click()
+        with page.expect_download() as saved:
+            page.get_by_role("button", name=name).click()
+        assert saved.value.suggested_filename == name
+        assert Path(saved.value.path()).read_text(encoding="utf-8") == content
+
+
+def test_a_dropped_record_opens_and_another_file_does_not(page: Page) -> None:
+    record = json.loads(RECORD)
+    record["drawing"]["columns"] = record["drawing"]["columns"][1:3]
+    record["drawing"]["status"] = "Two raced."
+    drop(page, json.dumps(record))
+    expect(page.locator(".lane")).to_have_count(2)
+    expect(page.locator(".status")).to_have_text("Two raced.")
+    expect(page.locator("#event textarea, #event input")).to_have_value("opened")
+    for wrong in ("{", "{}", '{"drawing": {"columns": [{"steps": 3}]}}', "null"):
+        drop(page, wrong)
+        expect(page.locator(".status")).to_have_text("This file is not a record of a race.")
+        expect(page.locator(".lane")).to_have_count(2)
+        assert all(shown(page))
+
+
+def hostile(value: Any) -> Any:
+    """The same with markup for every text."""
+    if isinstance(value, dict):
+        return {name: hostile(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [hostile(each) for each in value]
+    return HOSTILE if isinstance(value, str) else value
+
+
+@pytest.mark.parametrize("way", ["drawn", "dropped"])
+def test_markup_is_never_interpreted(page: Page, draw: Draw, way: str) -> None:
+    """Whichever field of a drawing holds it: drawn, in a step's table, or in a dropped file."""
+    drawing = hostile(copy.deepcopy(ENDED)) | {"race": 11, "phase": "ended", "noisy": True}
+    drawing["columns"][0] |= {"speedup": None, "interval": None}
+    for column, real in zip(drawing["columns"], ENDED["columns"], strict=True):
+        column["steps"] = lines(hostile(steps_of(real)))
+    if way == "drawn":
+        draw(drawing)
+    else:
+        drop(page, json.dumps({"drawing": drawing}))
+    expect(page.locator(".name strong").first).to_have_text(HOSTILE)
+    page.locator(".flow").nth(2).focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    expect(page.locator(".step tr").nth(1)).to_contain_text(HOSTILE)
+    assert page.locator("#board :is(img, script, b)").count() == 0
+    assert page.evaluate("window.hacked") is None
+
+
+def test_a_new_page_plays_its_race(place: str, browser: Browser) -> None:
+    """Unless its visitor wants little motion."""
+    page = browser.new_page()
+    page.goto(place)
+    expect(page.get_by_role("button", name="Pause")).to_be_visible()
+    expect(page.get_by_role("button", name="Replay")).to_be_visible()
+    assert shown(page) == [text(steps_of(column)) for column in ENDED["columns"]]
+    page.close()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [380, 1366])
+def test_the_board_fits_and_is_accessible(
+    page: Page, place: str, given: list[dict[str, Any]], width: int, theme: str
+) -> None:
+    given[0] = ENDED | {"race": 12, "noisy": True, "files": FILES}
+    page.set_viewport_size({"width": width, "height": 800})
+    page.goto(f"{place}?__theme={theme}")
+    page.locator("#draw").click()
+    expect(page.locator(".again")).to_be_visible()
+    page.locator("[data-step]").last.click()
+    page.locator(".files summary").click()
+    assert not page.evaluate("document.documentElement.scrollWidth > innerWidth")
+    found = Axe().run(page, context="#board").response["violations"]
+    assert [(each["id"], [node["html"][:160] for node in each["nodes"]]) for each in found] == []
+    assert re.search(r"\d of \d+ tokens", page.locator(".goal").inner_text())
