@@ -57,7 +57,8 @@ function ended({ steps }, moment) {
 function amount(column, moment) {
   const n = ended(column, moment);
   const [before, had] = column.steps[n - 1] ?? [0, 0];
-  const [after, has] = column.steps[n] ?? [before, had];
+  if (n === column.steps.length) return had;
+  const [after, has] = column.steps[n];
   return had + ((has - had) * (moment - before)) / (after - before || 1);
 }
 
@@ -161,7 +162,7 @@ function card(column, i) {
     event.preventDefault();
   });
   const problem = make("p", "problem");
-  root.append(make("h3", "", column.name), flow, problem);
+  root.append(make("h2", "", column.name), flow, problem);
   return { root, flow, problem };
 }
 
@@ -264,7 +265,9 @@ function openStep(i, number, focus = "") {
     make("p", "given", `given: ${before ? `\u2026${before.slice(-80)}` : "the prompt"}`),
     make("div", "wide", "", make("table", "", "", row("th", "token", "by", "what became of it", "most likely there"), ...rows)),
   );
-  panel.onkeydown = ({ key }) => key === "Escape" && close();
+  panel.onkeydown = ({ key }) => {
+    if (key === "Escape") close();
+  };
   panel.hidden = false;
   if (focus === null) return;
   const wanted = focus && panel.querySelector(`[aria-label="${focus}"]:enabled`);

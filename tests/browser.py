@@ -139,7 +139,7 @@ class Visitor:
 
     @property
     def columns(self) -> list[str]:
-        return self.page.locator("#board .card h3").all_inner_texts()
+        return self.page.locator("#board .card h2").all_inner_texts()
 
     @property
     def texts(self) -> list[str]:

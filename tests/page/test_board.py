@@ -1,19 +1,19 @@
-"""The board in a small app of its own: it draws what it is given, at any moment, and as text alone."""
+"""The board in an app of its own: it draws what it is given, at any moment, and as text alone."""
 
 import copy
 import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import gradio as gr
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from browser import ROOT
 from playwright.sync_api import Browser, Page, expect
-
-from page.board import board
 
 pytestmark = pytest.mark.browser
 
@@ -29,16 +29,16 @@ def steps_of(column: dict[str, Any]) -> list[list[Any]]:
     return [json.loads(line) for line in column["steps"].splitlines()]
 
 
-def lines(steps: list[list[Any]]) -> str:
-    return "".join(json.dumps(step) + "\n" for step in steps)
-
-
 def at(moment: float, race: int = 7) -> dict[str, Any]:
     """The race while it runs, at a moment of all columns' clocks."""
     columns = [
         {
             **column,
-            "steps": lines([step for step in steps_of(column) if step[0] <= moment]),
+            "steps": "".join(
+                line
+                for line in column["steps"].splitlines(keepends=True)
+                if json.loads(line)[0] <= moment
+            ),
             "state": "decoding",
             "interval": None,
             "mark": "",
@@ -51,22 +51,28 @@ def at(moment: float, race: int = 7) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def given() -> list[dict[str, Any]]:
-    """The drawing that the app shows next."""
-    return [ENDED | {"phase": "recorded"}]
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Holds what the app draws."""
+    file = tmp_path_factory.mktemp("board") / "drawing.json"
+    file.write_text(json.dumps(ENDED | {"phase": "recorded"}), encoding="utf-8")
+    return file
 
 
 @pytest.fixture(scope="module")
-def place(given: list[dict[str, Any]]) -> Iterator[str]:
-    with gr.Blocks() as demo:
-        gr.Markdown("# A title")
-        drawn, event = board(given[0], elem_id="board"), gr.Textbox(label="event", elem_id="event")
-        gr.Button("Draw", elem_id="draw").click(lambda: given[0], None, drawn)
-        drawn.submit(lambda: "again", None, event)
-        drawn.input(lambda: "opened", None, event)
-    _, address, _ = demo.launch(prevent_thread_lock=True, quiet=True, server_name="127.0.0.1")
-    yield address
-    demo.close()
+def place(file: Path) -> Iterator[str]:
+    """The app's address."""
+    with subprocess.Popen(
+        [sys.executable, "tests/board_app.py", str(file)],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        try:
+            yield next(line.strip() for line in process.stdout if line.startswith("http"))
+        finally:
+            process.terminate()
 
 
 @pytest.fixture
@@ -83,9 +89,9 @@ def page(place: str, browser: Browser) -> Iterator[Page]:
 
 
 @pytest.fixture
-def draw(page: Page, given: list[dict[str, Any]]) -> Draw:
+def draw(page: Page, file: Path) -> Draw:
     def show(drawing: dict[str, Any]) -> None:
-        given[0] = drawing
+        file.write_text(json.dumps(drawing), encoding="utf-8")
         page.locator("#draw").click()
         expect(page.locator(".race")).to_have_attribute("data-phase", drawing["phase"])
         expect(page.locator(".status")).to_have_text(drawing["status"])
@@ -247,7 +253,7 @@ def test_markup_is_never_interpreted(page: Page, draw: Draw, way: str) -> None:
     drawing = hostile(copy.deepcopy(ENDED)) | {"race": 11, "phase": "ended", "noisy": True}
     drawing["columns"][0] |= {"speedup": None, "interval": None}
     for column, real in zip(drawing["columns"], ENDED["columns"], strict=True):
-        column["steps"] = lines(hostile(steps_of(real)))
+        column["steps"] = "".join(json.dumps(hostile(step)) + "\n" for step in steps_of(real))
     if way == "drawn":
         draw(drawing)
     else:
@@ -275,13 +281,11 @@ def test_a_new_page_plays_its_race(place: str, browser: Browser) -> None:
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [380, 1366])
 def test_the_board_fits_and_is_accessible(
-    page: Page, place: str, given: list[dict[str, Any]], width: int, theme: str
+    page: Page, place: str, draw: Draw, width: int, theme: str
 ) -> None:
-    given[0] = ENDED | {"race": 12, "noisy": True, "files": FILES}
     page.set_viewport_size({"width": width, "height": 800})
     page.goto(f"{place}?__theme={theme}")
-    page.locator("#draw").click()
-    expect(page.locator(".again")).to_be_visible()
+    draw(ENDED | {"race": 12, "noisy": True, "files": FILES, "status": "Too noisy to tell."})
     page.locator("[data-step]").last.click()
     page.locator(".files summary").click()
     assert not page.evaluate("document.documentElement.scrollWidth > innerWidth")
