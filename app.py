@@ -75,7 +75,7 @@ def _serve(
         warm = (ModelSpec(),)
     races: Host
     if zero_gpu():  # in this thread, before anything imports torch or gradio
-        races = ZeroGpuHost(import_module("spaces").GPU, limits)
+        races = ZeroGpuHost(import_module("spaces").GPU, limits, titles)
     else:
         races = ProcessHost(warm, limits, titles)
     try:
@@ -85,7 +85,7 @@ def _serve(
 
         models = (*(() if fake else (BUILT_IN,)), *titles)
         demo = build(races, offer_of(engines, models, limits, named_servers()))
-        address = serve(demo, host, port, limits.waiting, root, share=share)
+        address = serve(demo, host, port, limits.line, root, share=share)
         print(f"Decode Derby is at {address}", flush=True)  # noqa: T201
         while True:
             time.sleep(0.5)  # Ctrl-C may reach another thread: then only running code sees it

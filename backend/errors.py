@@ -53,7 +53,7 @@ def check_range(name: str, value: float, low: float, high: float) -> None:
 
 def beyond(name: str, value: object, low: float, high: float) -> str:
     """What is wrong with a value that does not lie between the two."""
-    return f"{name} is {value}; it must lie between {low} and {high}"
+    return f"{name} is {value!s:.60}; it must lie between {low} and {high}"
 
 
 def either(names: Iterable[str]) -> str:

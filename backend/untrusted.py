@@ -15,8 +15,14 @@ _SHOWN = 60
 #: What a JSON value begins with, or is followed by: they count how many values a text may hold.
 _COUNTED = (b",", b"[", b"{")
 
-#: How pydantic's messages begin.
-_INPUT_SHOULD = re.compile(r"^\w+ should")
+#: Pydantic's words, and plainer ones.
+_WORDS = {
+    r"^\w+ should": "it must",
+    "^Unable to parse .*": "it must be a smaller number",
+    ", unable to .*": "",
+    "a valid boolean": "true or false",
+    "a valid integer": "a whole number",
+}
 
 
 class Untrusted(BaseModel):
@@ -81,7 +87,9 @@ def _fault(error: ValidationError, kind: Any, name: str) -> str:
             clause = message.removeprefix("Value error, ")
             return f"{where}: {clause}" if place else clause
         case _:
-            return f"{where} is {_shown(first['input'])}; {_INPUT_SHOULD.sub('it must', message)}"
+            for words, plain in _WORDS.items():
+                message = re.sub(words, plain, message)
+            return f"{where} is {_shown(first['input'])}; {message}"
 
 
 def _shown(value: object) -> str:

@@ -103,7 +103,7 @@ async def race(
     """The race that a form asks for, drawn again and again. Where others wait, it ends after the
     limit's seconds. Raises DerbyError for what the visitor can mend.
     """
-    command, limit = read_race(form, offer, visitor), offer.limits.race_seconds
+    command, limit = read_race(form, offer, visitor), offer.limits.seconds
     run = Run(command, form)
 
     def late() -> bool:

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--limit", "columns=0"], "The limit columns is 0"),
+        (["--limit", "columns=0"], "The limit 'columns' is '0'"),
         (["--limit", "colums=3"], "There is no limit 'colums'"),
         (["--port", "65536"], "Nothing can be served at 127.0.0.1, port 65536"),
         (["--host", "no.such.host.invalid"], "Nothing can be served at no.such.host.invalid"),

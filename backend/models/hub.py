@@ -54,7 +54,7 @@ def hub_folder(name: str, say: Say, *, download: bool = True) -> Path:
         if not download:
             raise DerbyError(
                 f"The Hub model {name!r} is not here, and downloads from the Hub are off (the "
-                "limit hub_downloads is 0): choose an offered model."
+                "limit hub is 0): choose an offered model."
             ) from error
         raise DerbyError(
             f"The Hub model {name!r} could not be fetched ({type(error).__name__}): check the id "

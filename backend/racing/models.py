@@ -69,7 +69,7 @@ class LoadedModels:
         limits: Limits = PRIVATE,
     ) -> None:
         self.limits = limits
-        self.sessions = KeptSessions(limits.session_bytes)
+        self.sessions = KeptSessions()
         self.grammars = grammars or Grammars()
         self._budget = budget
         self._at_once = WARM_ENOUGH if idle_warm_up else None
@@ -153,7 +153,7 @@ class LoadedModels:
         DerbyError for what cannot be had.
         """
         if HUB_ID.fullmatch(name):
-            hub_folder(name, say, download=bool(self.limits.hub_downloads))
+            hub_folder(name, say, download=bool(self.limits.hub))
 
     def _fetch(self, spec: ModelSpec, say: Say) -> None:
         """Have the files of a model of the Hub here."""

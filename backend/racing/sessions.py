@@ -12,6 +12,9 @@ from typing import Literal, NamedTuple
 from backend.engines.base import Engine, Session
 from backend.types import Layers
 
+#: Bytes of all sessions that are kept between races.
+BUDGET = 1 << 30
+
 #: Bytes that a session is counted with beside its rows: what its passes have allocated.
 OVERHEAD = 1 << 23
 
@@ -34,7 +37,7 @@ class Place(NamedTuple):
 class KeptSessions:
     """Open sessions by their places, at most `budget` bytes: those used last. Not thread-safe."""
 
-    def __init__(self, budget: int) -> None:
+    def __init__(self, budget: int = BUDGET) -> None:
         self._budget = budget
         self._sessions: OrderedDict[Place, Session] = OrderedDict()  # the last used last
 

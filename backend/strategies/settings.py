@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Le, Len
+from annotated_types import Len
 
-from backend.errors import unknown
+from backend.errors import check_range, unknown
 from backend.grammar.sources import GrammarSource, shipped
 from backend.untrusted import read_as
 
@@ -61,7 +61,12 @@ class WholeNumber(Setting):
 
     @property
     def kind(self) -> Any:
-        return Annotated[int, Ge(self.low), Le(self.high)]
+        return int
+
+    def parse(self, value: Any, title: str) -> int:
+        number: int = Setting.parse(self, value, title)
+        check_range(f"{title}: {self.label}", number, self.low, self.high)
+        return number
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,10 @@ def test_both_files_are_read_with_all_their_turns(tmp_path: Path) -> None:
     ("line", "said"),
     [
         (PUBLISHED | {"turns": [f"{PLACEHOLDER} USING SPECDEC_BENCH"]}, "prepare.py"),
-        (PREPARED | {"messages": [{"role": "assistant", "content": "I."}]}, "must be text"),
+        (
+            PREPARED | {"messages": [{"role": "assistant", "content": "I."}]},
+            "must be a valid string",
+        ),
         ({"category": "qa"}, "'turns' is missing"),
         (SPEC | {"turns": ["Why?", " "]}, "is not a question"),
     ],

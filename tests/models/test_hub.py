@@ -104,9 +104,9 @@ def test_where_downloads_are_off_offered_models_run_and_no_others(hub: FakeHub) 
     hub.repositories |= {"owner/one": FILES, "owner/two": FILES}
     fetch_offered(["built-in", "./folder", "owner/one"], quiet)
     module._fetched.clear()  # races run in another process
-    models = LoadedModels(limits=Limits(hub_downloads=0))
+    models = LoadedModels(limits=Limits(hub=0))
     models.fetch("owner/one", quiet)
-    with pytest.raises(DerbyError, match=r"'owner/two' is not here.*hub_downloads is 0"):
+    with pytest.raises(DerbyError, match=r"'owner/two' is not here.*hub is 0"):
         models.get(ModelSpec("owner/two", "torch"), quiet)
     assert not hub.files("owner/two")
 

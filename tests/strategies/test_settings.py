@@ -69,7 +69,7 @@ def test_a_number_is_taken_within_its_range_only(column: Column, setting: WholeN
         with pytest.raises(DerbyError, match=f"between {low} and {high}"):
             column.with_settings({setting.name: value})
     for rubbish in ("", "x", "1.5", 1.5, None, [3], float("nan"), float("inf"), "9" * 5000, {}):
-        with pytest.raises(DerbyError, match=r"must be a (whole|finite) number"):
+        with pytest.raises(DerbyError, match=r"must be a (whole|finite|smaller) number"):
             column.with_settings({setting.name: rubbish})
 
 
@@ -112,7 +112,7 @@ def test_a_choice_is_one_of_its_options(column: Column, setting: Choice) -> None
     for value, _ in setting.options:
         assert column.with_settings({setting.name: value}).settings()[setting.name] == value
     for rubbish in ("", "none of them", 2, None, [], {}):
-        with pytest.raises(DerbyError, match=rf"choose from {setting.options[0][0]}"):
+        with pytest.raises(DerbyError, match=rf"it must be '{setting.options[0][0]}'"):
             column.with_settings({setting.name: rubbish})
 
 
@@ -148,7 +148,7 @@ def test_a_name_is_any_text_that_is_neither_empty_nor_long(kind: Any, text: str)
     if 0 < len(text) <= 200:
         assert setting.text(setting.parse(text, "Column")) == text
     else:
-        with pytest.raises(DerbyError, match=r"^Column: Name has \d+ characters; it must"):
+        with pytest.raises(DerbyError, match=r"^Column: Name is .*; it must"):
             setting.parse(text, "Column")
 
 
