@@ -36,7 +36,7 @@ class Line:
     async def report(self, values: Mapping[str, Any]) -> Report:
         """What a race comes to; it ends with its caller. Raises gradio's error for a refusal."""
         try:
-            race, most = read_race(values, self._offer), self._offer.limits.waiting
+            race, most = read_race(values, self._offer), self._offer.limits.line
         except DerbyError as error:
             raise gr.Error(str(error), print_exception=False) from error
         if self._length >= most:

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from backend.errors import DerbyError
-from backend.limits import PRIVATE
+from backend.limits import Limits
 from backend.offer import Offer, offer_of
 from backend.racing.hosts.inline import InlineHost
 from page.race import race
 
 HERE = offer_of(("fake",), ())
-SHORT = replace(HERE, limits=replace(PRIVATE, race_seconds=1))
+SHORT = replace(HERE, limits=Limits(seconds=1))
 ENDLESS = {"prompt": "Long one 7", "max_new_tokens": 3900, "model": "fake-slow", "lineup": "kv"}
 
 
