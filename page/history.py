@@ -6,7 +6,16 @@ import gradio as gr
 
 from page.components import QUIET, Fields, in_browser
 
-HEADERS = ["when", "prompt", "winner", "speed-up", "temperature", "seed", "tokens"]
+#: The table's columns and their widths in pixels.
+HEADERS = {
+    "when": 180,
+    "prompt": 300,
+    "winner": 120,
+    "speed-up": 100,
+    "temperature": 130,
+    "seed": 80,
+    "tokens": 90,
+}
 
 
 def kept() -> gr.BrowserState:
@@ -20,7 +29,13 @@ def fill(tab: gr.Tab, races: gr.BrowserState, run: gr.State, board: gr.HTML, fie
     """
     gr.Markdown("The last 20 races of this browser. Click a row to open its race.")
     table = gr.Dataframe(
-        [], headers=HEADERS, interactive=False, wrap=True, show_label=False, elem_id="races"
+        [],
+        headers=list(HEADERS),
+        column_widths=list(HEADERS.values()),
+        interactive=False,
+        wrap=True,
+        show_label=False,
+        elem_id="races",
     )
     clear = gr.Button("Clear", size="sm")
     clear.click(None, races, races, js=in_browser("clear"), **QUIET)

@@ -18,7 +18,7 @@ def fill(run: gr.State, lineup: gr.Textbox) -> dict[str, Any]:
     """Lay it out and connect it; `run` is the race on show. Returns the arguments of the event
     that shows another race's code.
     """
-    with gr.Accordion("Use in production", open=False) as accordion:
+    with gr.Accordion("Use in production", open=False):
         with gr.Row():
             column = gr.Dropdown([], label="Column", elem_id="code-column")
             library = gr.Dropdown(list(LIBRARIES), label="Library", elem_id="code-library")
@@ -28,7 +28,7 @@ def fill(run: gr.State, lineup: gr.Textbox) -> dict[str, Any]:
         )
         add = gr.Button("Race this code", size="sm", visible=False, elem_id="code-race")
 
-    def show(run: Run | None, chosen: str | None, wanted: str | None) -> list[Any]:
+    def show(run: Run | None, chosen: str | None = None, wanted: str | None = None) -> list[Any]:
         if run is None or not run.board.ended:
             return [gr.skip(), gr.skip(), NO_RACE, None, gr.Button(visible=False)]
         race, names = run.race, [run.board.name(i) for i in range(len(run.race.columns))]
@@ -45,9 +45,6 @@ def fill(run: gr.State, lineup: gr.Textbox) -> dict[str, Any]:
         racing = made.column is not None and not made.raced
         return [columns, libraries, said, made.code, gr.Button(visible=racing)]
 
-    def begin(run: Run | None, chosen: str | None) -> list[Any]:
-        return show(run, chosen, None)
-
     def race(run: Run | None, chosen: str, name: str, lineup: str) -> tuple[str, str]:
         assert run is not None  # noqa: S101 (the button is there of a race only)
         names = [run.board.name(i) for i in range(len(run.race.columns))]
@@ -55,8 +52,7 @@ def fill(run: gr.State, lineup: gr.Textbox) -> dict[str, Any]:
         return f"{lineup.rstrip()}\n{made.column}", "It is a column of the next race."
 
     shown = [column, library, note, code, add]
-    fresh = {"fn": begin, "inputs": [run, column], "outputs": shown, **QUIET}
-    gr.on([accordion.expand, column.input], **fresh)
+    column.input(show, [run, column], shown, **QUIET)
     library.input(show, [run, column, library], shown, **QUIET)
     add.click(race, [run, column, library, lineup], [lineup, note], **QUIET)
-    return fresh
+    return {"fn": show, "inputs": run, "outputs": shown, **QUIET}

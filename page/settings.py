@@ -52,13 +52,7 @@ def settings(offer: Offer, prompt: gr.Textbox) -> tuple[gr.Sidebar, Fields]:
         about = gr.Markdown(PRESETS[0].about)
         fields["lineup"] = gr.Textbox(usual.lineup, lines=5, max_lines=12, **LABELS["lineup"])
         with gr.Accordion("What the settings of a column do", open=False):
-            gr.Dataframe(
-                settings_table(),
-                headers=["column", "setting", "what it does"],
-                interactive=False,
-                wrap=True,
-                show_label=False,
-            )
+            gr.Markdown("\n".join(map(_described, settings_table())))
         with gr.Accordion("Model", open=False):
             fields |= _model(offer)
         with gr.Accordion("Sampling", open=False):
@@ -83,6 +77,12 @@ def settings(offer: Offer, prompt: gr.Textbox) -> tuple[gr.Sidebar, Fields]:
 
     preset.input(choose, preset, [fields["lineup"], about], **QUIET)
     return sidebar, fields
+
+
+def _described(entry: tuple[str, str, str]) -> str:
+    """A line of Markdown on a strategy, or on a setting of it."""
+    strategy, setting, text = entry
+    return f"- `{setting}` {text}" if setting else f"\n**{strategy}**: {text}\n"
 
 
 def _model(offer: Offer) -> dict[str, Any]:
