@@ -42,6 +42,7 @@ with gr.Blocks() as demo:
     gr.Button().click(race, value, output, concurrency_id=LINE, concurrency_limit=1)
     for function in (running, hello, finish):
         gr.Button().click(function, value, output)
+    demo.load(lambda: "loaded", None, output, queue=False)
 demo.queue(api_open=False)
 _, address, _ = demo.launch(
     prevent_thread_lock=True,

@@ -32,7 +32,7 @@ def app() -> Iterator[str]:
 
 
 @pytest.fixture
-def address(app: str) -> Iterator[str]:
+def small(app: str) -> Iterator[str]:
     yield app
     with httpx.Client(base_url=app, timeout=60) as client:
         result(client, "finish")  # what a test that fails leaves behind
@@ -79,9 +79,9 @@ def begun(client: httpx.Client, prompt: str) -> str:
     return client.post(RACE, json={"data": [prompt]}).json()["event_id"]
 
 
-def test_five_browsers_get_their_turns_and_one_has_two_waiting_races(address: str) -> None:
+def test_five_browsers_get_their_turns_and_one_has_two_waiting_races(small: str) -> None:
     with ExitStack() as stack:
-        first, *others = [browser(address, stack) for _ in range(5)]
+        first, *others = [browser(small, stack) for _ in range(5)]
         races = [(first, begun(first, "endless 0"))]
         while result(first, "running") != "endless 0":
             pass
@@ -98,9 +98,9 @@ def test_five_browsers_get_their_turns_and_one_has_two_waiting_races(address: st
         assert result(first, "race", "later") == "later ended"
 
 
-def test_what_a_race_yields_streams_through(address: str) -> None:
+def test_what_a_race_yields_streams_through(small: str) -> None:
     with (
-        httpx.Client(base_url=address, timeout=60) as client,
+        httpx.Client(base_url=small, timeout=60) as client,
         client.stream("GET", f"{RACE}/{begun(client, 'endless')}") as answer,
     ):
         lines = (line for line in answer.iter_lines() if line.startswith("data"))
@@ -109,8 +109,8 @@ def test_what_a_race_yields_streams_through(address: str) -> None:
         assert "endless ended" in list(lines)[-1]
 
 
-def test_a_program_without_a_cookie_has_two_waiting_races_a_session(address: str) -> None:
-    with httpx.Client(base_url=address, timeout=60) as client:
+def test_a_program_without_a_cookie_has_two_waiting_races_a_session(small: str) -> None:
+    with httpx.Client(base_url=small, timeout=60) as client:
         begun(client, "endless")
         while not result(client, "running"):
             pass
@@ -128,9 +128,9 @@ def test_a_program_without_a_cookie_has_two_waiting_races_a_session(address: str
 FILE = {"path": "/etc/hostname", "meta": {"_type": "gradio.FileData"}}
 
 
-def test_no_upload_no_file_and_no_address_of_a_visitor_is_opened(address: str) -> None:
+def test_no_upload_no_file_and_no_address_of_a_visitor_is_opened(small: str) -> None:
     with ExitStack() as stack:
-        client = browser(address, stack)
+        client = browser(small, stack)
         for place in ("upload", "upload/", "component_server", "process_recording", "stream/1"):
             answer = client.post(f"gradio_api/{place}", files={"files": ("a.txt", b"a")})
             assert answer.status_code == 404, place
@@ -153,9 +153,9 @@ def test_no_upload_no_file_and_no_address_of_a_visitor_is_opened(address: str) -
             )
 
 
-def test_what_the_page_needs_is_there(address: str) -> None:
+def test_what_the_page_needs_is_there(small: str) -> None:
     with ExitStack() as stack:
-        client = browser(address, stack)
+        client = browser(small, stack)
         document = client.get("").text
         for place in {part.split('"')[0] for part in document.split('="./')[1:]}:
             assert client.get(place).status_code == 200, place
@@ -184,9 +184,9 @@ def deep(depth: int) -> bytes:
     ],
     ids=lambda value: repr(value)[:20],
 )
-def test_bodies_are_bounded(address: str, body: bytes, status: int) -> None:
+def test_bodies_are_bounded(small: str, body: bytes, status: int) -> None:
     plain = {"Content-Type": "application/json"}
-    answer = httpx.post(f"{address}gradio_api/call/hello", content=body, headers=plain)
+    answer = httpx.post(f"{small}gradio_api/call/hello", content=body, headers=plain)
     assert answer.status_code == status
     if status != 200:
         assert answer.json()["detail"].endswith(".")
@@ -235,10 +235,20 @@ def half_sent(address: str) -> socket.socket:
     return connection
 
 
-def test_others_are_answered_while_floods_stand(address: str) -> None:
+def called(client: httpx.Client) -> bool:
+    """Call a function that answers at once, as an open page does."""
+    functions = client.get("config").json()["dependencies"]
+    quiet = (f for f in functions if f["backend_fn"] and not f["queue"] and not f["inputs"])
+    call = {"data": [], "fn_index": next(quiet)["id"], "session_hash": "a"}
+    return client.post("gradio_api/run/predict", json=call).status_code == 200
+
+
+@pytest.mark.parametrize("place", ["small", "address"])
+def test_others_are_answered_while_floods_stand(place: str, request: pytest.FixtureRequest) -> None:
     """130 half-sent bodies, forty of 3,000 brackets, one of 60 MB, and a hundred beginnings of
     clients of the tools.
     """
+    address = request.getfixturevalue(place)
     beginning = {
         "jsonrpc": "2.0",
         "id": 1,
@@ -270,17 +280,17 @@ def test_others_are_answered_while_floods_stand(address: str) -> None:
         answers = 0
         while flooding.is_alive():
             assert visitor.get("", headers={"Accept": "text/html"}).status_code == 200
-            assert result(visitor, "hello", "you") == "hello you"
+            assert called(visitor)
             answers += 1
         assert answers >= 2, "the visitor waited for the flood"
         assert codes == [400] * 40 + [413] + [200] * 100
-        assert result(visitor, "hello", "you") == "hello you"  # while the half-sent bodies stand
+        assert called(visitor)  # while the half-sent bodies stand
 
 
-def test_tools_answer_through_it(address: str) -> None:
+def test_tools_answer_through_it(small: str) -> None:
     async def called() -> str:
         async with (
-            streamable_http_client(f"{address}gradio_api/mcp/") as (read, write, _),
+            streamable_http_client(f"{small}gradio_api/mcp/") as (read, write, _),
             ClientSession(read, write) as session,
         ):
             await session.initialize()
@@ -301,11 +311,9 @@ def test_a_sub_path_of_a_proxy_works() -> None:
 
 
 @pytest.mark.parametrize(("scheme", "framed"), [("http", False), ("https", True)])
-def test_the_cookie_is_kept_in_the_frame_of_a_space(
-    address: str, scheme: str, framed: bool
-) -> None:
+def test_the_cookie_is_kept_in_the_frame_of_a_space(small: str, scheme: str, framed: bool) -> None:
     headers = {"Accept": "text/html", "X-Forwarded-Proto": scheme}
-    answer = httpx.get(address, headers=headers)
+    answer = httpx.get(small, headers=headers)
     assert ("SameSite=None; Secure; Partitioned" in answer.headers["set-cookie"]) == framed
-    again = httpx.get(address, headers=headers, cookies={COOKIE: answer.cookies[COOKIE] or ""})
+    again = httpx.get(small, headers=headers, cookies={COOKIE: answer.cookies[COOKIE] or ""})
     assert "set-cookie" not in again.headers
