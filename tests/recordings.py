@@ -90,7 +90,7 @@ def as_measured(record: RaceRecord) -> RaceRecord:
 
 
 #: A column of every strategy of ours.
-EVERY = "stateless kv speculative lookahead grammar lookup no_reuse single"
+EVERY = "stateless kv speculative lookahead grammar lookup"
 
 
 def values(part: Any) -> st.SearchStrategy[Any]:

@@ -38,17 +38,13 @@ class Context:
         self.keep(rows)
         self.tokens += tokens
         if not self._cache:
-            self.forget()
+            self._truncate(0)
 
     def cut(self, length: int) -> None:
         """Forget every token after the first `length`."""
         if length < len(self.tokens):
             self._rewind(length)
             del self.tokens[length:]
-
-    def forget(self) -> None:
-        """Empty the cache and keep the text."""
-        self._truncate(0)
 
     def require_pending(self) -> None:
         """Have the last token computed again if all of them are in the cache."""

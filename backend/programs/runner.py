@@ -37,20 +37,15 @@ def run_program(
     parts: Parts,
     compile_grammar: Compile,
     grammar: GrammarSource | None = None,
-    *,
-    restart: bool = False,
-    single: bool = False,
 ) -> Iterator[Event]:
     """Yield the events of one column. `prompt` holds the tokens before the program's text.
     `grammar` is the column's own: it applies to each slot without a grammar, from the slot's start.
-    `restart`: every slot begins with an empty cache, like a separate call. `single`: the fixed text
-    is not fed; everything is generated in one go. Advances `parts` in place.
+    Advances `parts` in place.
     """
     context = parts.context(prompt)
     opening = -1 if program.user else len(prompt)
-    runner = _Runner(column, context, request, parts, compile_grammar, grammar, restart, opening)
-    events = runner.run_single(program) if single else runner.run(program)
-    yield from with_decisions(column, parts, events)
+    runner = _Runner(column, context, request, parts, compile_grammar, grammar, opening)
+    yield from with_decisions(column, parts, runner.run(program))
     yield Finished(column, runner.reason, runner.tail)
 
 
@@ -67,7 +62,6 @@ class _Runner:
     parts: Parts
     compile: Compile
     grammar: GrammarSource | None
-    restart: bool
     opening: int
     reason: Reason = "end of program"
     tail: list[list[str]] = field(default_factory=list)
@@ -89,20 +83,6 @@ class _Runner:
         if self.carry:
             yield self._feed(self.carry)
 
-    def run_single(self, program: Program) -> Iterator[Event]:
-        """One generation as long as all that follows the first fixed text."""
-        first = program.nodes[0]
-        yield self._feed(first.text if isinstance(first, Text) else "")
-        encode = self.parts.tokenizer.encode_plain
-        length = sum(len(encode(n.text)) for n in program.nodes[1:] if isinstance(n, Text))
-        length += sum(n.max_tokens for n in program.nodes if isinstance(n, Gen))
-        request = replace(self.request, max_new_tokens=max(1, length), stop=(), ignore_eos=True)
-        parts = replace(self.parts, constraint=Constraint())
-        answer = Answer(self.column, self.context, request, parts)
-        yield from answer.run()
-        last = answer.finish()
-        self.reason, self.tail = last.reason, last.spans
-
     def _slot(self, slot: Slot) -> Iterator[Event]:
         carried, self.carry = self.carry, ""
         with self.parts.clock.step():
@@ -111,8 +91,6 @@ class _Runner:
             tokens = self._extend(fixed) + self._begin()
             with self.parts.clock.part("mask"):
                 request, parts = self._plan(slot, healed)
-            if self.restart:
-                self.context.forget()
         yield self._fed(fixed, tokens)
         answer = Answer(self.column, self.context, request, parts, skip=len(healed))
         yield from answer.run()

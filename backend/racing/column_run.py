@@ -182,8 +182,6 @@ class _LocalRun:
                     parts,
                     self._grammars.compile,
                     column.grammar,
-                    restart=column.strategy.restart,
-                    single=column.strategy.single,
                 )
             for event in self._with_corrected_costs(loop, draft_seconds):
                 if isinstance(event, Finished) and self._run.save_cache is not None:

@@ -147,13 +147,9 @@ def _photo_finish(board: Scoreboard, progress: Sequence[Sequence[Commit]]) -> fl
         if score.state == "done"
         and score.reason != "photo finish"
         and progress[i]
-        and (i == base or (_promises_text(board, i) and sameness(board, i) != "changed"))
+        and (i == base or (board.keeps_text(i) and sameness(board, i) != "changed"))
     ]
     return None if base is None else min(ends, default=None)
-
-
-def _promises_text(board: Scoreboard, index: int) -> bool:
-    return board.keeps_text(index) and not board.columns[index].strategy.single
 
 
 def _keeps_text(board: Scoreboard, row: Row) -> bool:
@@ -161,7 +157,7 @@ def _keeps_text(board: Scoreboard, row: Row) -> bool:
     if row.text == "changed":
         return False
     alike = row.text == "same" and board.reference(row.column) == board.baseline_index
-    return alike or _promises_text(board, row.column)
+    return alike or board.keeps_text(row.column)
 
 
 def _row(

@@ -147,7 +147,7 @@ class Scoreboard:
     def draws_alike(self, index: int) -> bool:
         """True if the column's text has the distribution of its reference's."""
         reference, column = self.reference(index), self.columns[index]
-        if reference is None or column.strategy.single or not self._same_weights(index, reference):
+        if reference is None or not self._same_weights(index, reference):
             return False
         return self.columns[reference].grammar == column.grammar
 

@@ -877,8 +877,6 @@ def _identical(board: Scoreboard, index: int, reference: int) -> str:
 def _demand(board: Scoreboard, index: int, reference: int) -> str:
     """Why a column differs from its reference on the same weights."""
     column = board.columns[index]
-    if column.strategy.single:
-        return "because it generates the program's own text too"
     if not board.scores[index].keeps_text and board.scores[index].spec:
         return "because it keeps the distribution, not the text"
     return (

@@ -191,7 +191,7 @@ class Column:
         """True if nothing but what it promises keeps it from writing exactly what plain decoding
         on its model writes.
         """
-        return self.grammar is None and not self.strategy.single
+        return self.grammar is None
 
     def keeps_text(self, temperature: float) -> bool:
         """True if it writes what plain decoding does under the same grammar; False: a text of its

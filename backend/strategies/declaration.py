@@ -83,9 +83,8 @@ class Strategy:
     only drawn from the same distribution.
 
     keeps_cache: False computes the whole text again for every token, up to the photo finish.
-    constrained: its grammar setting has a default of its own. restart: every slot of a program
-    begins with an empty cache. single: a program's text is generated as a whole instead of fed.
-    library: what decodes in place of our loop; None: our loop does.
+    grammar: the default of its grammar setting. library: what decodes in place of our loop; None:
+    our loop does.
     gist: what it does in about six words, by its settings if need be, with "{grammar}" for its
     grammar; "": the description says it.
     """
@@ -103,8 +102,6 @@ class Strategy:
     candidates: tuple[Candidate, ...] = ()
     keeps_cache: bool = True
     grammar: str = ""
-    restart: bool = False
-    single: bool = False
     library: Library | None = None
     gist: str | Callable[[Values], str] = ""
 
@@ -161,7 +158,7 @@ class Strategy:
     @property
     def plain(self) -> bool:
         """True if other columns with its grammar and model must write what it writes."""
-        return self.ours and self.keeps_cache and not (self.guesses or self.restart or self.single)
+        return self.ours and self.keeps_cache and not self.guesses
 
 
 def _takes(setting: Setting, value: Any) -> bool:

@@ -1,5 +1,5 @@
-"""Strategies that guess nothing: the baseline, the one without a cache, the plain one under a
-grammar, and two that show what KV reuse saves between the slots of a program.
+"""Strategies that guess nothing: the baseline, the one without a cache, and the plain one under a
+grammar.
 """
 
 from backend.strategies.declaration import Strategy
@@ -27,24 +27,5 @@ GRAMMAR = Strategy(
     "Chooses only tokens that a grammar allows, and fills in those that it forces.",
     gist="Keeps to {grammar}",
     grammar="person",
-    verified=(),
-)
-
-NO_REUSE = Strategy(
-    "no_reuse",
-    "No reuse",
-    "KV reuse that empties its cache before every slot of a program, like separate calls. Without "
-    "slots it is KV reuse.",
-    gist="Forgets its cache before every slot",
-    restart=True,
-    verified=(),
-)
-
-SINGLE = Strategy(
-    "single",
-    "Single generation",
-    "Generates a whole program at once, its fixed text included. Without slots it is KV reuse.",
-    gist="Writes the program in one go",
-    single=True,
     verified=(),
 )

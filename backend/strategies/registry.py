@@ -9,13 +9,7 @@ from backend.strategies.declaration import Strategy
 from backend.strategies.libraries import LLAMACPP, OPENVINO_GENAI, SERVER, TRANSFORMERS
 from backend.strategies.lookahead import LOOKAHEAD
 from backend.strategies.lookup import LOOKUP
-from backend.strategies.plain import (
-    GRAMMAR,
-    KV_REUSE,
-    NO_REUSE,
-    SINGLE,
-    STATELESS,
-)
+from backend.strategies.plain import GRAMMAR, KV_REUSE, STATELESS
 from backend.strategies.speculative import SPECULATIVE
 
 BASELINE = KV_REUSE.name
@@ -27,8 +21,6 @@ OURS = (
     LOOKAHEAD,
     GRAMMAR,
     LOOKUP,
-    NO_REUSE,
-    SINGLE,
     TRANSFORMERS,
     OPENVINO_GENAI,
     LLAMACPP,

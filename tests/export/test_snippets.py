@@ -36,7 +36,7 @@ hostile = st.one_of(
     st.text("'\"\\\n\r\u2028$`{}#", max_size=30),
 ).map(lambda text: f"{text}?{text}")
 names = hostile.filter(lambda text: not re.search("[\0\ud800-\udfff]", text)).map("./{}".format)
-COLUMNS = """kv lookup no_reuse lookup:grammar=person speculative:draft=int4 speculative
+COLUMNS = """kv lookup lookup:grammar=person speculative:draft=int4 speculative
     speculative:draft=./model kv:grammar=person kv:grammar=date grammar:grammar=list"""
 columns = st.sampled_from(COLUMNS.split()).map(parse_column)
 requests = st.builds(
@@ -197,7 +197,7 @@ def test_grammars_are_what_llguidance_reads_inside_servers(name: str) -> None:
 def test_what_a_library_lacks_is_said_instead_of_guessed() -> None:
     libraries = set(LIBRARIES)
     lacking = {
-        **{name: set[str]() for name in ("kv", "lookup", "speculative", "no_reuse", "single")},
+        **{name: set[str]() for name in ("kv", "lookup", "speculative")},
         "stateless": libraries,
         "lookahead": libraries,
         "speculative:draft=int4": libraries - {"openvino-genai"},

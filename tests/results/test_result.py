@@ -164,7 +164,7 @@ def program(column: int, slots: int, seconds: float) -> list[Event]:
 
 
 def test_a_program_is_measured_in_characters_with_its_prompt() -> None:
-    result = raced("kv no_reuse", *program(0, 10, 0.1), *program(1, 10, 0.39))
+    result = raced("kv stateless", *program(0, 10, 0.1), *program(1, 10, 0.39))
     assert result.unit == "character"
     assert result.moment == pytest.approx(1.1)
     assert result.rows[1].speedup.value == pytest.approx(0.28, abs=0.03)
