@@ -34,7 +34,7 @@ def test_one_browser_has_two_waiting_races(enter: Enter, address: str) -> None:
     first = enter(**ENDLESS)
     with first.page.expect_request("**/queue/join*") as joined:
         first.begin()
-    call = joined.value.post_data_json
+    call = joined.value.post_data_json or {}
     short = [20 if value == ENDLESS["max_new_tokens"] else value for value in call["data"]]
     for tab in range(WAITING):
         body = call | {"session_hash": str(tab), "data": short}
