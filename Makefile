@@ -6,7 +6,6 @@
 # make test-plugins  the packages in plugins/, installed into build/plugins
 # make test-thorough, test-cluster  those parts alone
 # make gpu    all that a CUDA device can show, in 40 minutes; results go to build/gpu/
-# make soak   five visitors and killed workers, for ten minutes
 PYTHON ?= python3
 BIN := .venv/bin
 
@@ -21,7 +20,7 @@ COMPILE = { test -e .venv/compiled || { nice $(BIN)/python -m compileall -q -x '
 # the cores from the other tests.
 THREE_AT_A_TIME = --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: run setup libraries test types tests test-all test-plugins test-thorough test-cluster verify bench gpu soak
+.PHONY: run setup libraries test types tests test-all test-plugins test-thorough test-cluster verify bench gpu
 
 run: .venv/installed
 	$(COMPILE) & $(BIN)/python app.py
@@ -71,10 +70,6 @@ bench: .venv/installed-dev
 gpu:
 	@test -x $(BIN)/python || $(MAKE) .venv/installed
 	@$(BIN)/python -m experiments gpu $(GPU)
-
-soak: .venv/installed-dev
-	$(BIN)/python -m backend setup
-	$(BIN)/python tests/soak.py
 
 .venv/installed-ray: requirements-ray.txt .venv/installed
 	$(BIN)/python -m pip install --disable-pip-version-check -r requirements-ray.txt

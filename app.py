@@ -33,6 +33,9 @@ def main(
     port: int = typer.Option(7860, help="The port to listen on; 0: any free one."),
     *,
     share: bool = False,
+    public: bool = typer.Option(
+        default=False, help="Set the limits for strangers, as for a page behind a proxy."
+    ),
     fake: bool = False,
     model: list[str] = typer.Option(  # noqa: B008
         [], help="Also offer this folder, GGUF file or Hub id. Repeatable."
@@ -49,7 +52,7 @@ def main(
         if servers is not None:
             os.environ[SERVERS] = str(servers.absolute())  # for the worker, too
             named_servers()
-        limits = limits_of(limit, public=is_public(host, share=share))
+        limits = limits_of(limit, public=public or is_public(host, share=share))
         _serve(limits, model, host=host, port=port, root=root_path, share=share, fake=fake)
     except DerbyError as error:
         complain(str(error))

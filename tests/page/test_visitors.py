@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import psutil
 import pytest
-from browser import Visitor
-from playwright.sync_api import expect
+from browser import Visitor, serving
+from playwright.sync_api import Browser, expect
 
 from page.guests import WAITING
 
@@ -71,3 +71,13 @@ def test_a_hostile_grammar_is_tried_in_a_child(enter: Enter) -> None:
     visitor.wait("ended")
     assert [bool(text) for text in visitor.texts] == [False, True]
     expect(visitor.board).to_contain_text("too big")
+
+
+def test_a_page_below_a_path_races(browser: Browser) -> None:
+    with serving("--fake", "--root-path", "/derby") as address:
+        visitor = Visitor(browser, f"{address}derby/", max_new_tokens=40, lineup="kv")
+        visitor.run()
+        visitor.wait("ended")
+        assert len(visitor.texts[0]) == 40
+        assert all("/derby/" in url for url in visitor.requests if url.startswith("http"))
+        visitor.close()
