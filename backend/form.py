@@ -177,10 +177,9 @@ def _columns(form: Form, offer: Offer, target: ModelSpec) -> tuple[Column, ...]:
 
 
 def _column(line: str, form: Form, offer: Offer, target: ModelSpec) -> Column:
-    own = bool(_NAMES_OWN.search(line))
-    column = parse_column(line, _ANY_OWN if own else None)
+    column = parse_column(line, _ANY_OWN if _NAMES_OWN.search(line) else None)
     offer.require_column(column, target)
-    if not own:
+    if column.grammar != _ANY_OWN:
         return column
     if column.strategy.library is not None and not offer.unlisted:
         # Libraries compile it in this program's worker, where nothing could end them.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from backend.engines.declaration import EngineDeclaration
 from backend.engines.registry import engine_named
-from backend.errors import DerbyError
+from backend.errors import DerbyError, unknown
 from backend.libraries.library import Library
 from backend.libraries.server import is_address
 from backend.limits import PRIVATE, Limits
@@ -72,19 +72,15 @@ class Offer:
         """The name. Raises DerbyError unless it is a title, or a Hub id where those are allowed."""
         if name in self.models or (self.unlisted and HUB_ID.fullmatch(name)):
             return name
-        more = ", or a Hub id such as owner/model" if self.unlisted else ""
-        raise DerbyError(
-            f"There is no model {name!r:.60} here; choose from {', '.join(self.models)}{more}."
-        )
+        others = ["a Hub id such as owner/model"] if self.unlisted else []
+        raise unknown("model", name, [*self.models, *others])
 
     def require_place(self, engine: str, precision: str, device: str) -> None:
         """Raise DerbyError unless these are offered. "" stands for a choice made elsewhere."""
         for what, name in (("engine", engine), ("precision", precision), ("device", device)):
             offered = self.options(what, engine)
             if name and name not in offered:
-                raise DerbyError(
-                    f"There is no {what} {name!r:.60} here; choose from {', '.join(offered)}."
-                )
+                raise unknown(what, name, offered)
 
     def require_column(self, column: Column, target: ModelSpec) -> None:
         """Raise DerbyError unless visitors may race the column, in a race on `target`."""
@@ -99,8 +95,7 @@ class Offer:
             if not isinstance(field, ServerChoice) or server in self.servers:
                 continue
             if not (self.unlisted and is_address(server)):
-                servers = ", ".join(self.servers) or "none"
-                raise DerbyError(f"There is no server {server!r:.60} here; choose from {servers}.")
+                raise unknown("server", server, [*self.servers, "another column"])
 
 
 def _runtime(engine: EngineDeclaration) -> Runtime:

@@ -1,6 +1,5 @@
-"""A form makes a race, or one sentence about what is wrong with it; titles never tell a place."""
+"""A form makes a race, or one sentence about what is wrong with it."""
 
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -20,8 +19,7 @@ from backend.form import (
     settings_table,
 )
 from backend.limits import PRIVATE, PUBLIC
-from backend.models.files import give_titles, model_folder
-from backend.offer import offer_of, titled
+from backend.offer import offer_of
 from backend.strategies.registry import strategies
 
 HERE, THERE = (offer_of(("openvino", "torch"), limits=limits) for limits in (PRIVATE, PUBLIC))
@@ -116,24 +114,6 @@ def test_a_link_is_short_and_what_it_says_beside_is_ignored() -> None:
 
 def test_values_that_a_browser_sends_as_text_are_read() -> None:
     assert read_form({"max_new_tokens": "12", "chat": "false"}).max_new_tokens == 12
-
-
-def test_titles_tell_no_place_and_differ(tmp_path: Path) -> None:
-    folders = [tmp_path / place / "mine" for place in ("one", "two")]
-    for folder in folders:
-        folder.mkdir(parents=True)
-        (folder / "config.json").write_text("{}")
-        (folder / "model.safetensors").touch()
-    titles = titled([str(folder) for folder in folders], ("openvino",))
-    assert list(titles.values()) == list(map(str, folders))
-    assert len(titles) == 2
-    assert not any(str(tmp_path) in title or "/" in title for title in titles)
-    give_titles(titles)
-    assert [model_folder(title, lambda _: None) for title in titles] == folders
-    race = read_race(Form(model=list(titles)[1]), offer_of(("openvino",), ("built-in", *titles)))
-    assert str(tmp_path) not in str(race)
-    with pytest.raises(DerbyError, match="no model folder"):
-        titled([str(tmp_path / "none")], ("openvino",))
 
 
 def test_the_table_of_settings_names_every_strategy() -> None:

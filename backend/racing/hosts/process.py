@@ -134,7 +134,7 @@ class Worker:
 
 
 class ProcessHost:
-    """`warm` are loaded whenever a worker starts, in that order. `limits` bound what it keeps, and
+    """`warm` are loaded whenever a worker starts, in that order. `limits` say what it may fetch, and
     `titles` what its models' names stand for, here and there; see `give_titles`.
     """
 
