@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from backend.web.offer import offer_of
 from packages import install
 
 from backend.engines import registry
@@ -23,6 +22,7 @@ from backend.engines.registry import (
     precision_help,
 )
 from backend.errors import DerbyError
+from backend.offer import offer_of
 from backend.racing.models import LoadedModels
 from backend.types import ModelSpec
 

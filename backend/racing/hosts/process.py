@@ -134,8 +134,8 @@ class Worker:
 
 
 class ProcessHost:
-    """`warm` are loaded whenever a worker starts, in that order. `limits` say what it may fetch, and
-    `titles` what its models' names stand for, here and there; see `give_titles`.
+    """`warm` are loaded whenever a worker starts, in that order. `limits` say what it may fetch,
+    and `titles` what its models' names stand for, here and there; see `give_titles`.
     """
 
     def __init__(
