@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from backend.drafters.network_drafter import NetworkDrafter
-from backend.engines.base import Engine
+from backend.engines.base import Engine, no_trained_draft
 from backend.engines.draft import DraftNetwork
 from backend.errors import DerbyError
 from backend.models.files import model_folder
 from backend.strategies.declaration import DrafterInputs, Strategy, Values
 from backend.strategies.equivalent import Equivalent
-from backend.strategies.settings import NAMED_SIZE, Flag, ModelChoice, WholeNumber
+from backend.strategies.settings import AUTO, K_HELP, NAMED_SIZE, ModelChoice, WholeNumber
 
 if TYPE_CHECKING:
     from decode_derby_eagle3_draft import LoadedDraft
@@ -34,12 +34,9 @@ def weights(values: Values, target: Engine) -> Callable[[], DraftNetwork]:
 
     name = values["draft"]
     if name == NONE:
-        raise DerbyError("EAGLE-3 needs a draft: name its folder or Hub id, eagle3:draft=NAME.")
+        raise DerbyError("EAGLE-3 needs a draft: write eagle3:draft=NAME.")
     if not isinstance(target, TorchEngine):
-        raise DerbyError(
-            f"An EAGLE-3 draft runs beside its model on torch, and {target.spec} does not run "
-            "there: choose the torch engine."
-        )
+        raise no_trained_draft(target.spec)
     folder = model_folder(name, lambda _: None)
     loaded = _LOADED.setdefault(target, {})
     if folder not in loaded:
@@ -65,20 +62,19 @@ def build(inputs: DrafterInputs) -> NetworkDrafter:
 EAGLE3 = Strategy(
     "eagle3",
     "EAGLE-3",
-    "A published draft reads the hidden states of three of the model's layers and guesses up to k "
-    "tokens; the model checks them all in one pass.",
+    "A published draft reads three of the model's layers and guesses up to k tokens.",
     settings=(
-        Flag("auto", "Auto", "Draft the fastest number of tokens, at most k.", default=True),
-        WholeNumber("k", "k", "Tokens drafted per pass.", 8, 1, 16, fixes=NAMED_SIZE),
+        AUTO,
+        WholeNumber("k", "k", K_HELP, 8, 1, 16, fixes=NAMED_SIZE),
         ModelChoice(
             "draft",
             "Draft",
-            "A draft for this model, in the format of its authors or of speculators.",
+            "A draft that was trained for this model.",
             NONE,
             ((NONE, "none"),),
         ),
     ),
-    gist="A draft reads three layers and guesses",
+    gist="A draft guesses",
     build=build,
     weights=weights,
     equivalent=lambda values: Equivalent(

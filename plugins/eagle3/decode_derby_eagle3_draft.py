@@ -47,14 +47,12 @@ class DraftFiles:
         """Those that it reads of a target with so many. Raises DerbyError if it has too few."""
         reads = self.reads or tuple(sorted((2, count // 2, count - 3)))
         if not 0 <= min(reads) <= max(reads) < count:
-            raise self.unfit(f"reads the target's layers {reads}, and this target has {count}")
+            raise self.unfit(f"layers {reads} of {count}")
         return reads
 
     def unfit(self, reason: str) -> DerbyError:
-        """The refusal of a draft that was made for another target."""
-        return DerbyError(
-            f"The draft {self.folder.name} {reason}: choose one that was trained for this model."
-        )
+        """The refusal of a draft that was made for another target, or is damaged."""
+        return unfit(self.folder, reason)
 
     def weights(self) -> dict[str, Tensor]:
         """Those of its files by their names here. Raises DerbyError if they cannot be read."""
@@ -69,10 +67,16 @@ class DraftFiles:
                             ours = name.replace("midlayer.", "layers.0.", 1)
                             found[ours] = file.get_tensor(name)
         except (OSError, SafetensorError) as error:
-            raise DerbyError(
-                f"The draft {self.folder.name} cannot be read ({error}): restore its files."
-            ) from error
+            raise self.unfit(str(error)) from error
         return found
+
+
+def unfit(folder: Path, reason: str) -> DerbyError:
+    """The refusal of a draft that cannot be used."""
+    return DerbyError(
+        f"{folder.name} is no EAGLE-3 draft for this model ({reason}): choose one that was trained "
+        "for it."
+    )
 
 
 def read_draft(folder: Path) -> DraftFiles:
@@ -87,10 +91,7 @@ def read_draft(folder: Path) -> DraftFiles:
     family = layer.get("model_type", "llama")
     others = set(layer.get("layer_types") or ()) - {"full_attention"}
     if kind != "eagle3" or family not in FAMILIES or others:
-        raise DerbyError(
-            f"{folder.name} is no EAGLE-3 draft with Llama or Qwen3 layers and full attention (it "
-            f"is {kind or names or 'a model'}, {family}): choose another."
-        )
+        raise unfit(folder, f"{kind or names or 'a model'}, {family}")
     own = config.get("eagle_config") or {}
     key = "eagle_aux_hidden_state_layer_ids"
     return DraftFiles(folder, layer, tuple(config.get(key) or own.get(key) or ()), config)
@@ -190,13 +191,10 @@ class LoadedDraft:
         if (offsets := weights.pop("d2t", None)) is not None:  # each id's distance to the target's
             self.vocabulary = (offsets + torch.arange(len(offsets))).numpy().astype(np.int64)
             if self.vocabulary.max() >= config.vocab_size or (np.diff(self.vocabulary) <= 0).any():
-                raise draft.unfit(
-                    f"writes tokens up to {self.vocabulary.max()}, and this target has "
-                    f"{config.vocab_size}"
-                )
+                raise draft.unfit(f"token {self.vocabulary.max()} of {config.vocab_size}")
         if (own := weights.pop("embed_tokens.weight", None)) is not None:
             if len(own) < len(like):
-                raise draft.unfit(f"reads {len(own)} tokens, and this target has {len(like)}")
+                raise draft.unfit(f"{len(own)} tokens of {len(like)}")
             embedding = nn.Embedding.from_pretrained(own).to(like)
         own = weights.pop("lm_head.weight", None)
         if own is None and self.vocabulary is not None:
@@ -208,20 +206,14 @@ class LoadedDraft:
             self.module = Eagle3(draft, len(self.reads))
         made_for = weights["fc.weight"].shape[1] if "fc.weight" in weights else self.states
         if made_for != self.states:
-            raise draft.unfit(
-                f"reads {made_for} numbers of its target's hidden states, and this target shows "
-                f"{self.states}"
-            )
+            raise draft.unfit(f"{made_for} hidden numbers of {self.states}")
         try:
             found = self.module.load_state_dict(weights, strict=False, assign=True)
             wrong = [*found.missing_keys, *found.unexpected_keys]
         except RuntimeError as error:
             wrong = [str(error).splitlines()[-1].strip()]
         if wrong:
-            raise DerbyError(
-                f"The weights of the draft {folder.name} are not those that its {CONFIG} describes "
-                f"({', '.join(wrong[:3])}): restore its files."
-            )
+            raise draft.unfit(", ".join(wrong[:3]))
         self.module.placed(embedding, output, like)
         self.device, self.dtype = like.device, like.dtype
         self.seconds = self._measured()

@@ -11,7 +11,7 @@ from backend.decoding.drafter import Drafter
 from backend.drafters.draft_length import Acceptance, DraftLength, Guess, Path
 from backend.strategies.declaration import Candidate, DrafterInputs, Strategy
 from backend.strategies.equivalent import Equivalent
-from backend.strategies.settings import NAMED_SIZE, Flag, WholeNumber
+from backend.strategies.settings import AUTO, K_HELP, NAMED_SIZE, WholeNumber
 from backend.types import Outcome, Proposal
 
 #: The longest endings that are indexed, and occurrences of each that are remembered, the latest.
@@ -159,13 +159,12 @@ def build(inputs: DrafterInputs) -> SuffixDecoding:
 SUFFIX = Strategy(
     "suffix",
     "Suffix decoding",
-    "Finds every earlier occurrence of the text's last words, counts what came next each time, and "
-    "guesses the likely continuations. No draft model.",
+    "Finds the last words everywhere earlier in the text and guesses what came next most often.",
     settings=(
-        Flag("auto", "Auto", "Check the fastest number of guesses.", default=True),
-        WholeNumber("k", "k", "Tokens guessed per pass, at most.", 16, 1, 32, fixes=NAMED_SIZE),
+        AUTO,
+        WholeNumber("k", "k", K_HELP, 16, 1, 32, fixes=NAMED_SIZE),
     ),
-    gist="Guesses what most often came next",
+    gist="Copies earlier text",
     build=build,
     equivalent=lambda values: Equivalent(
         missing="suffix decoding",

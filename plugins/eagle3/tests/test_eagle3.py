@@ -217,25 +217,25 @@ def test_what_no_column_can_draft_with_is_one_sentence(
         return raced(folders, [f"eagle3:draft={folder}"], 4)[0].message
 
     narrow = weights | {"fc.weight": torch.zeros(32, 48)}
-    assert "reads 48 numbers of its target's hidden states" in refusal("narrow", {}, narrow)
+    assert "(48 hidden numbers" in refusal("narrow", {}, narrow)
     far = weights | {"d2t": weights["d2t"] + 7}
-    assert "writes tokens up to 306, and this target has 300" in refusal("far", {}, far)
+    assert "(token 306 of 300)" in refusal("far", {}, far)
     deep = {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2, 3]}}
-    assert "layers (1, 2, 3), and this target has 3" in refusal("deep", deep, weights)
+    assert "(layers (1, 2, 3) of 3)" in refusal("deep", deep, weights)
     cut = {name: each for name, each in weights.items() if "down_proj" not in name}
     assert "(layers.0.mlp.down_proj.weight)" in refusal("cut", {}, cut)
     few = weights | {"embed_tokens.weight": torch.zeros(200, 32)}
-    assert "reads 200 tokens, and this target has 300" in refusal("few", {}, few)
+    assert "(200 tokens of 300)" in refusal("few", {}, few)
     other = {"architectures": ["DFlashDraftModel"]}
-    assert "is no EAGLE-3 draft" in refusal("other", other, weights)
+    assert "llama" in refusal("other", other, weights)
     pickled = shutil.copytree(draft, tmp_path / "pickled")
     (pickled / "w.safetensors").rename(pickled / "pytorch_model.bin")
     assert "pickle" in raced(folders, [f"eagle3:draft={pickled}"], 4)[0].message
     assert "is no EAGLE-3 draft" in raced(folders, [f"eagle3:draft={folders[0]}"], 4)[0].message
-    assert "name its folder" in raced(folders, ["eagle3"], 4)[0].message
+    assert "draft=NAME" in raced(folders, ["eagle3"], 4)[0].message
     fake = (parse_column(f"eagle3:draft={draft}"),)
     race = Race(Request("Say a word.", 4), fake, ModelSpec("fake", "fake"))
-    assert "choose the torch engine" in board_after(fake, events_of(race)).scores[0].message
+    assert "another engine" in board_after(fake, events_of(race)).scores[0].message
 
 
 def test_production_names_the_draft_for_vllm(folders: tuple[Path, ...]) -> None:
@@ -252,4 +252,4 @@ def test_it_is_installed_and_its_option_wins_over_a_folder_of_its_name(
     assert plugin_problems() == ()
     shutil.copytree(folders[1], tmp_path / "none")
     monkeypatch.chdir(tmp_path)
-    assert "name its folder" in raced(folders, ["eagle3:draft=none"], 4)[0].message
+    assert "draft=NAME" in raced(folders, ["eagle3:draft=none"], 4)[0].message
