@@ -1,5 +1,6 @@
 """What programs and agents may call: typed functions, which gradio offers over HTTP and MCP."""
 
+import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from typing import Any, Literal
@@ -28,10 +29,13 @@ Report = dict[str, Any]
 
 
 class Line:
-    """The races of programs that run or wait."""
+    """The races of programs that run or wait. One at a time comes before the machine, so that
+    however many wait, visitors of the page do not wait for them.
+    """
 
     def __init__(self, host: Host, offer: Offer) -> None:
         self._host, self._offer, self._length = host, offer, 0
+        self._turn = asyncio.Lock()
 
     async def report(self, values: Mapping[str, Any]) -> Report:
         """What a race comes to; it ends with its caller. Raises gradio's error for a refusal."""
@@ -44,7 +48,10 @@ class Line:
         board = Scoreboard(race.columns)
         self._length += 1
         try:
-            async with aclosing(events_of(self._host, race)) as batches:
+            async with (
+                self._turn,
+                aclosing(events_of(self._host, race, most=self._offer.limits.seconds)) as batches,
+            ):
                 async for events in batches:
                     for event in events:
                         board.add(event)

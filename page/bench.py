@@ -76,7 +76,7 @@ def fill(host: Host, offer: Offer, fields: Fields) -> None:
                 progress((number, len(jobs)), desc=what)
                 boards: list[Scoreboard] = []
                 while (race := job.next_race(boards)) is not None:
-                    boards.append(await raced(host, race))
+                    boards.append(await raced(host, race, offer.limits.seconds))
                     if not counts:
                         break
                 if counts:
@@ -114,10 +114,10 @@ def plan_of(text: str, repeats: int, form: dict[str, Any], offer: Offer) -> Plan
     return Plan([*chosen] * max(repeats, 1), race.columns, race.request, (race.target,))
 
 
-async def raced(host: Host, race: Race) -> Scoreboard:
-    """The race's end; other visitors' races may run before it."""
+async def raced(host: Host, race: Race, seconds: float) -> Scoreboard:
+    """The race's end, after so many seconds at most; other visitors' races may run before it."""
     board = Scoreboard(race.columns)
-    async with aclosing(events_of(host, race)) as batches:
+    async with aclosing(events_of(host, race, most=seconds)) as batches:
         async for events in batches:
             for event in events:
                 board.add(event)

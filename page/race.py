@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from functools import cache
+from math import inf
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -37,10 +38,10 @@ async def events_of(
     host: Host,
     command: Command,
     stopped: Callable[[], bool] = lambda: False,
-    seconds: float = PERIOD,
+    most: float = inf,
 ) -> AsyncGenerator[list[Event], None]:
-    """What a command's events were, every so many seconds, until it has ended. It ends within a
-    second of `stopped()`, and of this iterator's own end.
+    """What a command's events were, four times a second, until it has ended. It ends within a
+    second of `stopped()`, of this iterator's own end, and `most` seconds after its first event.
     """
     events: SimpleQueue[Event | None] = SimpleQueue()
     closed = threading.Event()
@@ -54,11 +55,14 @@ async def events_of(
 
     threading.Thread(target=drain, name="events", daemon=True).start()
     try:
-        ended = False
+        ended, begun = False, inf
         while not ended:
-            await asyncio.sleep(seconds)
+            await asyncio.sleep(PERIOD)
+            if time.monotonic() - begun > most:
+                closed.set()
             new = [events.get_nowait() for _ in range(events.qsize())]
             ended = None in new
+            begun = min(begun, time.monotonic()) if new else begun
             yield [event for event in new if event is not None]
     finally:
         closed.set()

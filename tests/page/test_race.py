@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 
 from backend.errors import DerbyError
+from backend.events import Event
 from backend.limits import Limits
 from backend.offer import Offer, offer_of
+from backend.racing.commands import Command
 from backend.racing.hosts.inline import InlineHost
+from page.api import Line
 from page.race import race
 
 HERE = offer_of(("fake",), ())
@@ -56,3 +59,26 @@ def test_a_long_race_ends_where_others_wait(*, others: bool) -> None:
 def test_what_fails_every_column_alike_is_one_error() -> None:
     with pytest.raises(DerbyError, match="context"):
         drawn({"prompt": "word " * 9000, "lineup": "kv\nlookup"})
+
+
+def test_programs_come_before_the_machine_one_at_a_time_and_not_for_ever() -> None:
+    """However many wait, a visitor of the page waits for one of them at most."""
+    together, most = 0, 0
+
+    class Counting(InlineHost):
+        def stream(self, command: Command, stopped: Callable[[], bool]) -> Iterator[Event]:
+            nonlocal together, most
+            together += 1
+            most = max(most, together)
+            yield from super().stream(command, stopped)
+            together -= 1
+
+    async def three() -> list[dict[str, Any]]:
+        line = Line(Counting(), SHORT)
+        return await asyncio.gather(*(line.report(ENDLESS) for _ in range(3)))
+
+    begun = time.monotonic()
+    reports = asyncio.run(three())
+    assert most == 1
+    assert [report["columns"][0]["state"] for report in reports] == ["stopped"] * 3
+    assert 3 * SHORT.limits.seconds < time.monotonic() - begun < 30
