@@ -14,10 +14,10 @@ from backend.grammar.check import check
 from backend.grammar.sources import GrammarSource, Kind
 from backend.offer import Offer
 from backend.racing.hosts.host import Host
-from backend.results.measured import FIGURES
+from backend.results.figures import FIGURES
 from backend.results.result import result_of
 from backend.results.scoreboard import Scoreboard
-from backend.results.words import headline, mark
+from backend.results.sentences import headline, mark
 from page.race import events_of
 
 #: Seconds of processor time that a check of a grammar may take.

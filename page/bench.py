@@ -18,7 +18,7 @@ from backend.form import read_race
 from backend.offer import Offer
 from backend.racing.hosts.host import Host
 from backend.racing.race import Race
-from backend.results.measured import DASH, counted, factor
+from backend.results.figures import DASH, counted, factor
 from backend.results.scoreboard import Scoreboard
 from page.components import QUIET, Fields, in_browser, plain, refusal
 from page.race import events_of

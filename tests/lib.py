@@ -28,7 +28,7 @@ from backend.grammar.compile import compile_matcher, definition_of
 from backend.grammar.constraint import GrammarConstraint
 from backend.grammar.sources import GrammarSource
 from backend.grammar.vocabulary import Vocabularies, Vocabulary, slices_of
-from backend.results.metrics import Score
+from backend.results.score import Score
 from backend.strategies.registry import strategies
 from backend.text import ByteTokenizer, Tokenizer
 from backend.types import Logits, Outcome, Proposal, Request, Sampling, Thinking, Turns

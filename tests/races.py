@@ -9,7 +9,7 @@ from backend.events import Event
 from backend.racing.commands import run_to_end
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
-from backend.results.metrics import Score
+from backend.results.score import Score
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import Column
 from backend.types import ModelSpec

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from backend.events import Conditions
 from backend.racing.ledger import Ledger
-from backend.results.words import taken_by_others
+from backend.results.sentences import taken_by_others
 
 #: Seconds of one look at the machine.
 LOOK = 1.0

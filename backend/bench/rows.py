@@ -15,10 +15,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from backend.bench.plan import Job, Plan
 from backend.bench.prompts import MOST_TURNS
 from backend.errors import DerbyError
-from backend.results.measured import figure
-from backend.results.metrics import Score
+from backend.results.figures import figure
 from backend.results.result import Row as ResultRow
 from backend.results.result import result_of
+from backend.results.score import Score
 from backend.results.scoreboard import Scoreboard
 from backend.untrusted import UntrustedError, read_json
 

@@ -12,8 +12,8 @@ from typing import Annotated
 
 from backend.bench.plan import Plan
 from backend.bench.rows import Figures, Positions, Row
+from backend.results.figures import figure
 from backend.results.intervals import median_ratio
-from backend.results.measured import figure
 
 #: Stands for all categories, and for all machines.
 ALL = "all"

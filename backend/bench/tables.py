@@ -6,7 +6,7 @@ from typing import Any, get_type_hints
 from rich.table import Table
 
 from backend.bench.summary import ALL, ColumnResult
-from backend.results.measured import DASH, FEW, NONE, Figure
+from backend.results.figures import DASH, FEW, NONE, Figure
 
 #: Fields that are words; figures stand at the right.
 WORDS = (

@@ -18,8 +18,8 @@ from backend.racing.loading import Loading
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.intervals import UNKNOWN, Ratio, median_ratio
-from backend.results.metrics import Score
 from backend.results.result import Row, result_of
+from backend.results.score import Score
 from backend.strategies.column import Column, parse_column
 from backend.strategies.registry import BASELINE, strategies
 from backend.text import takes_chats

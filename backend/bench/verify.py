@@ -10,7 +10,7 @@ from backend.errors import DerbyError
 from backend.racing.models import LoadedModels
 from backend.racing.race import MAX_COLUMNS, Race
 from backend.results.result import result_of
-from backend.results.words import verdict
+from backend.results.sentences import verdict
 from backend.strategies.column import Column, parse_column
 from backend.strategies.registry import BASELINE, strategies
 from backend.types import ModelSpec, Request, Sampling

@@ -32,7 +32,7 @@ from backend.cli.options import (
 from backend.errors import DerbyError
 from backend.racing.ledger import Ledger
 from backend.racing.models import LoadedModels
-from backend.results.words import taken_by_others
+from backend.results.sentences import taken_by_others
 from backend.types import Request
 
 

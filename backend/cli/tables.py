@@ -12,10 +12,10 @@ from rich.text import Text
 from backend.cli.console import out, visible
 from backend.costs.pass_costs import PassCosts
 from backend.events import Event
-from backend.results.measured import summary as figures_of_summary
+from backend.results.figures import summary as figures_of_summary
 from backend.results.result import result_of
 from backend.results.scoreboard import Scoreboard
-from backend.results.words import doubt, headline, state, verdict, why
+from backend.results.sentences import doubt, headline, state, verdict, why
 
 STYLES = {
     "sampled": "",

@@ -7,9 +7,9 @@ from textwrap import shorten, wrap
 
 from backend.models.files import model_title
 from backend.records.record import RaceRecord, board
-from backend.results.measured import counted, factor, span
+from backend.results.figures import counted, factor, span
 from backend.results.result import Row, result_of
-from backend.results.words import beside, doubt, headline, mark
+from backend.results.sentences import beside, doubt, headline, mark
 
 WIDTH, MARGIN, TOP, COLUMN, FOOT = 1200, 44, 190, 78, 90
 

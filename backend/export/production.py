@@ -16,9 +16,9 @@ from backend.libraries.transformers import TRANSFORMERS
 from backend.models.files import BUILT_IN
 from backend.models.gguf import SUFFIX
 from backend.programs.parser import is_program
-from backend.results.measured import likely
-from backend.results.metrics import Score
+from backend.results.figures import likely
 from backend.results.result import result_of
+from backend.results.score import Score
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import Column, OwnModel, default_column
 from backend.strategies.equivalent import NOTHING_DRAFTED, Equivalent

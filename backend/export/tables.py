@@ -10,10 +10,10 @@ from io import StringIO
 from backend.export.picture import picture_of
 from backend.records.file import as_bytes
 from backend.records.record import RaceRecord, board
-from backend.results.measured import DASH, FIGURES, TIMES, Figure
+from backend.results.figures import DASH, FIGURES, TIMES, Figure
 from backend.results.result import Row, result_of
 from backend.results.scoreboard import Scoreboard
-from backend.results.words import doubt, headline, mark, reasons
+from backend.results.sentences import doubt, headline, mark, reasons
 
 #: How a cell begins that a spreadsheet would compute.
 FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n")

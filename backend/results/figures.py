@@ -1,16 +1,14 @@
 """The one table of figures: what each is called, computed from and written as.
 
-Cards, tables, the command line, the bench and the glossary read it; nothing else lists figures.
+Tables, files, the command line, the bench and the page read it; nothing else lists figures.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import floor
-from statistics import mean
 from typing import Literal
 
-from backend.results.intervals import UNKNOWN, Ratio
-from backend.results.metrics import Score
+from backend.results.intervals import Ratio
+from backend.results.result import Row
 
 NONE = DASH = "\N{EN DASH}"
 TIMES = "\N{MULTIPLICATION SIGN}"
@@ -18,60 +16,13 @@ TIMES = "\N{MULTIPLICATION SIGN}"
 #: Positions of guesses that are written out.
 FEW = 8
 
-#: Where a figure stands: on the page, in the tables of files, and in the command line's summary,
-#: which has little room.
-Place = Literal["page", "table", "summary"]
-
-
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """A unit. `text` writes a value with it, `cell` a value below a heading that names it."""
-
-    name: str
-    text: Callable[[float], str]
-    cell: Callable[[float], str]
-
-
-def no_interval(_score: Score, _baseline: Score) -> Ratio:
-    """The interval of a figure that is not a ratio of two columns."""
-    return UNKNOWN
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One figure of a column. `value` computes it, in `unit`, from the column's score and the
-    baseline's (an empty score where there is none); None while it is unknown.
-    """
-
-    name: str
-    title: str
-    unit: Unit
-    help: str
-    value: Callable[[Score, Score], float | None]
-    places: tuple[Place, ...] = ("page", "table")
-    ratio: Callable[[Score, Score], Ratio] = no_interval
-
-    @property
-    def heading(self) -> str:
-        """The title, with the unit that `cell` leaves out."""
-        return f"{self.title}, {self.unit.name}" if self.unit is MILLISECONDS else self.title
-
-    def text(self, score: Score, baseline: Score) -> str:
-        """The value with its unit."""
-        return self._written(self.unit.text, score, baseline)
-
-    def cell(self, score: Score, baseline: Score) -> str:
-        """The value below `heading`."""
-        return self._written(self.unit.cell, score, baseline)
-
-    def _written(self, form: Callable[[float], str], score: Score, baseline: Score) -> str:
-        value = self.value(score, baseline)
-        return NONE if value is None else form(value) + span(self.ratio(score, baseline))
+#: "summary": also in the command line's table, which has little room.
+Place = Literal["table", "summary"]
 
 
 def duration(seconds: float) -> str:
     """Seconds, in a unit that fits: 2.80 s, 45.1 ms."""
-    if seconds >= 1:
+    if seconds >= 0.9995:
         return f"{seconds:.2f} s"
     if seconds >= 0.1:
         return f"{seconds * 1e3:.0f} ms"
@@ -102,24 +53,9 @@ def listed(names: Sequence[str]) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
-def ordinal(number: int, *, shared: bool = False) -> str:
-    """1st, 2nd and so on, =2nd of a place that others share; a dash of 0, which is no place."""
-    if not number:
-        return NONE
-    ending = "th" if number in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{'=' * shared}{number}{ending}"
-
-
 def factor(ratio: float) -> str:
     """A factor: 1.33 with a multiplication sign."""
     return f"{ratio:.2f}{TIMES}"
-
-
-def as_long(speedup: float) -> str:
-    """How much of the baseline's time a program took, by its speed-up: 2.65 times as long, where
-    that is 0.38.
-    """
-    return f"{factor(1 / speedup)} as long"
 
 
 def span(ratio: Ratio) -> str:
@@ -137,241 +73,184 @@ def milliseconds(value: float) -> str:
     return f"{value:.3g}" if value < 100 else f"{value:,.0f}"
 
 
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A unit. `text` writes a value with it, `cell` a value below a heading that names it."""
+
+    name: str
+    text: Callable[[float], str]
+    cell: Callable[[float], str]
+
+
 MILLISECONDS = Unit("ms", lambda value: duration(value / 1e3), milliseconds)
 RATE = Unit("tokens/s", rate, rate)
 RATIO = Unit(TIMES, factor, factor)
 MEAN = Unit("tokens", "{:.2f}".format, "{:.2f}".format)
 SHARE = Unit("%", "{:.0%}".format, "{:.0%}".format)
 TOKENS = Unit("tokens", "{:,.0f}".format, "{:,.0f}".format)
-ROWS = Unit("rows", "{:,.0f}".format, "{:,.0f}".format)
 
 
-def _positive(value: Callable[[Score], float]) -> Callable[[Score, Score], float | None]:
-    """A value where 0 means that it is unknown."""
-    return lambda score, _: value(score) or None
-
-
-def _whole(score: Score, baseline: Score) -> float | None:
-    same = score.text == baseline.text and score.clock == baseline.clock
-    ended = score.state == baseline.state == "done" and score.seconds
-    return baseline.seconds / score.seconds if same and ended and not score.fed else None
-
-
-def _pass_cost(score: Score, baseline: Score) -> float | None:
-    gain = 0.0 if score.fed else score.gain_over(baseline).value
-    return score.tokens_per_forward / gain or None if gain else None
-
-
-def _predicted(score: Score, baseline: Score) -> float | None:
-    """By what passes cost as it is known at the end. None where a column that declined something
-    says what it expected before, which this would contradict, and where the baseline runs on
-    another model, because it is over plain decoding on the column's own.
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One figure of a column: `value` computes it, in `unit`, from the column's row of the result;
+    None while it is unknown.
     """
-    other = baseline.spec and score.spec != baseline.spec
-    return None if score.decision.declined or other else score.predicted or None
 
+    name: str
+    title: str
+    unit: Unit
+    help: str
+    value: Callable[[Row], float | None]
+    place: Place = "table"
 
-def _agreed(score: Score, baseline: Score) -> float | None:
-    same, compared = score.agreement_with(baseline)
-    return same / compared if same < compared else None
+    @property
+    def heading(self) -> str:
+        """The title, with the unit that `cell` leaves out."""
+        return f"{self.title}, {self.unit.name}" if self.unit is MILLISECONDS else self.title
 
+    def cell(self, row: Row) -> str:
+        """The value below `heading`; a speed-up with its interval."""
+        value = self.value(row)
+        if value is None:
+            return NONE
+        return self.unit.cell(value) + (span(row.speedup) if self.name == "speedup" else "")
 
-def _in_tenths(share: float) -> str:
-    """Rounded down, so that 100 % is said of all alone."""
-    return f"{floor(share * 1e3) / 10:.1f}%"
-
-
-AGREED = Unit("%", _in_tenths, _in_tenths)
 
 FIGURES = (
     Figure(
         "speedup",
         "speed-up",
         RATIO,
-        "How many times as fast as KV reuse the column decodes, while both run. It equals tokens "
-        "per pass divided by time per pass. Example: 2 tokens per pass, time per pass 1.5: 1.33. "
-        "The brackets show the 95% interval of this race (block bootstrap over its slices); the "
-        "machine may differ in the next race. A column is called faster or slower only if its "
-        "interval does not contain 1. For short races, programs and servers, it is the ratio of "
-        "the times.",
-        lambda score, baseline: score.gain_over(baseline).value or None,
-        ("page", "table", "summary"),
-        Score.gain_over,
-    ),
-    Figure(
-        "whole",
-        "speed-up with prompt",
-        RATIO,
-        "The speed-up over KV reuse for the whole answer, the prompt included, if both wrote the "
-        "same text. Example: 2.0 s against 3.0 s: 1.50.",
-        _whole,
+        "Tokens after the first one over those of KV reuse at the same reading of their clocks, "
+        "when the first column with its text ends. The brackets hold the 95% interval in this "
+        "race (block bootstrap over slices of its time).",
+        lambda row: row.speedup.value or None,
+        "summary",
     ),
     Figure(
         "ttft",
         "TTFT",
         MILLISECONDS,
-        "Time to first token: reading the prompt, compiling a grammar if there is one, and "
-        "choosing the first token. The first prompt of a new length takes longer, which slows the "
-        "first column. Example: 300 tokens at 1 ms each: 300 ms.",
-        lambda score, _: score.ttft * 1e3 if score.steps else None,
-        ("page", "table", "summary"),
+        "Time to first token: reading the prompt, and compiling a grammar if there is one.",
+        lambda row: row.score.ttft * 1e3 if row.score.steps else None,
+        "summary",
     ),
     Figure(
         "tpot",
         "TPOT",
         MILLISECONDS,
-        "Time per output token after the first one, on average. Example: 100 tokens in 2 s: 20 ms.",
-        _positive(lambda score: score.tpot * 1e3),
-        ("page", "table", "summary"),
+        "Time per output token after the first one, on average over the whole text.",
+        lambda row: row.score.tpot * 1e3 or None,
+        "summary",
     ),
     Figure(
         "rate",
         "tokens/s",
         RATE,
-        "Tokens a second after the first one: 1 / TPOT. Example: a TPOT of 20 ms: 50 tokens/s.",
-        _positive(lambda score: score.tokens_per_second),
-        ("page", "table", "summary"),
+        "Tokens a second: 1 / TPOT.",
+        lambda row: row.score.tokens_per_second or None,
+        "summary",
     ),
     Figure(
         "tokens_per_forward",
         "tokens per pass",
         MEAN,
-        "Tokens written in one pass of the model, on average, after the first token. KV reuse "
-        "writes 1. Example: 4 guesses of which 2 are right, and the model's own token: 3.",
-        _positive(lambda score: score.tokens_per_forward),
-        ("page", "table", "summary"),
+        "Tokens that a pass of the model wrote, on average. KV reuse writes 1.",
+        lambda row: row.score.tokens_per_forward or None,
+        "summary",
     ),
     Figure(
         "pass_cost",
         "time per pass",
         RATIO,
-        "The time of a pass, drafting and masks included, relative to a one-token pass. The "
-        "speed-up is tokens per pass divided by this. Example: 30 ms, one-token passes of 20 ms: "
-        "1.50.",
-        _pass_cost,
-        ("page",),
+        "How many times as long a pass took as one of KV reuse, drafting and masks included: "
+        "tokens per pass divided by the speed-up.",
+        lambda row: pass_cost(row) or None,
+        "summary",
     ),
     Figure(
-        "predicted",
-        "predicted",
-        RATIO,
-        "The speed-up over KV reuse on the same model, computed from the measured times of passes "
-        "and drafts. Example: 2 tokens per pass of 15 ms, one-token passes of 10 ms: 1.33.",
-        _predicted,
-        ("table",),
+        "accepted",
+        "accepted",
+        SHARE,
+        "The share of guessed tokens that the model accepted.",
+        lambda row: row.score.acceptance if row.score.drafted else None,
+        "summary",
     ),
     Figure(
         "drafted",
-        "drafted",
+        "guessed",
         TOKENS,
-        "Guessed tokens that the model checked; tokens that a grammar forced are not counted. "
-        "Example: 20 passes with 4 guesses each: 80.",
-        _positive(lambda score: score.drafted),
-    ),
-    Figure(
-        "accepted",
-        "accepted",
-        SHARE,
-        "The acceptance rate: the share of guessed tokens that the model accepted. Example: 60 of "
-        "80: 75%.",
-        lambda score, _: score.acceptance if score.drafted else None,
-        ("page", "table", "summary"),
-    ),
-    Figure(
-        "agreement",
-        "agreement",
-        AGREED,
-        "For a column whose text differs from that of KV reuse: the share of equal tokens, up to "
-        "and including the first difference. One race says little; a benchmark pools all its "
-        "prompts. At fp32 and the exact precisions, columns of one model agree. Example: 99 equal "
-        "tokens, then a different one: 99%.",
-        _agreed,
+        "Guessed tokens that the model checked, without those that a grammar forced.",
+        lambda row: row.score.drafted or None,
     ),
     Figure(
         "drafting",
         "drafting",
         SHARE,
-        "Share of the column's time that guessing took. Example: 0.5 s of 5 s: 10%.",
-        _positive(lambda score: score.parts.get("draft", 0.0) / (score.seconds or 1)),
+        "The share of the column's time that guessing took.",
+        lambda row: row.score.parts.get("draft", 0.0) / (row.score.seconds or 1) or None,
     ),
     Figure(
-        "mask_compute",
-        "mask compute",
-        MILLISECONDS,
-        "Time to find the tokens that a grammar allows, on average per mask. Most of it overlaps "
-        "with the pass. Example: 0.1 ms beside a pass of 20 ms.",
-        lambda score, _: mean(score.masks) * 1e3 if score.masks else None,
-        ("page", "table", "summary"),
+        "forced",
+        "forced",
+        TOKENS,
+        "Tokens for which the grammar left one choice.",
+        lambda row: float(row.score.forced) if row.score.masks else None,
     ),
     Figure(
         "mask_wait",
         "mask wait",
         MILLISECONDS,
-        "Time that a pass waits for the grammar's mask, on average. Example: 0.02 ms, when the "
-        "rest of the mask overlapped with the pass.",
-        lambda score, _: score.parts.get("mask", 0.0) / score.steps * 1e3 if score.masks else None,
-        ("page", "table", "summary"),
-    ),
-    Figure(
-        "forced",
-        "forced",
-        TOKENS,
-        "Tokens for which the grammar allowed only one choice. Example: the name and the colon of "
-        "a JSON field.",
-        lambda score, _: float(score.forced) if score.masks else None,
+        "How long a pass waited for the grammar's mask, on average.",
+        lambda row: (
+            row.score.parts.get("mask", 0.0) / row.score.steps * 1e3 if row.score.masks else None
+        ),
     ),
     Figure(
         "reused",
         "reused",
         TOKENS,
-        "First tokens of the prompt that the column's cache held from its last run. Example: the "
-        "same document with a new question.",
-        _positive(lambda score: score.reused),
+        "First tokens of the prompt that the column's cache held from an earlier race.",
+        lambda row: row.score.reused or None,
     ),
     Figure(
         "rows",
         "rows",
-        ROWS,
-        "Tokens that the model computed in all, with the prompt and wrong guesses. Example: a "
-        "prompt of 50 tokens and 10 passes over 5 rows: 100.",
-        _positive(lambda score: score.rows),
+        TOKENS,
+        "Tokens that the model computed in all, with the prompt and wrong guesses.",
+        lambda row: row.score.rows or None,
     ),
     Figure(
         "tokens",
         "tokens",
         TOKENS,
-        "Tokens written. The end-of-text token counts; a text that its grammar ends has none. "
-        "Example: a limit of 128 is reached after 128.",
-        _positive(lambda score: score.length),
-        ("page", "table", "summary"),
+        "Tokens written, the end of the text included.",
+        lambda row: row.score.length or None,
+        "summary",
     ),
     Figure(
         "time",
-        "time with prompt",
+        "time",
         MILLISECONDS,
-        "The column's time on its own clock in this run. Example: 2.8 s in a race of 14 s.",
-        _positive(lambda score: score.seconds * 1e3),
+        "The column's own clock at its end, the prompt included.",
+        lambda row: row.score.seconds * 1e3 or None,
     ),
 )
 
 
-def figures(place: Place) -> tuple[Figure, ...]:
-    """The figures that stand there, in order."""
-    return tuple(figure for figure in FIGURES if place in figure.places)
+def pass_cost(row: Row) -> float:
+    """How many times as long a pass of the column takes as one of the baseline; 0: unknown, and of
+    programs, whose passes also read.
+    """
+    gain = 0.0 if row.score.fed else row.speedup.value
+    return row.score.tokens_per_forward / gain if gain else 0.0
 
 
-def leading(score: Score) -> tuple[Figure, ...]:
-    """The two figures that say most about a column, beside its speed-up."""
-    speed = "time" if score.fed else "rate"
-    several = score.drafted or score.forced or score.tokens_per_forward > 1
-    return figure(speed), figure("tokens_per_forward" if several else "ttft")
+def summary() -> tuple[Figure, ...]:
+    """The figures of a narrow table."""
+    return tuple(figure for figure in FIGURES if figure.place == "summary")
 
 
 def figure(name: str) -> Figure:
     """The figure of that name. Raises KeyError if there is none."""
     return {entry.name: entry for entry in FIGURES}[name]
-
-
-def glossary() -> list[tuple[str, str, str]]:
-    """Title, unit and help of every figure."""
-    return [(entry.title, entry.unit.name, entry.help) for entry in FIGURES]

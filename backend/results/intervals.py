@@ -13,9 +13,9 @@ logarithm, and Student's t for so many pieces says how many of those the interva
 """
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
-from math import comb, exp, hypot, inf, log, sqrt
+from math import comb, exp, hypot, inf, sqrt
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -55,14 +55,12 @@ DRAWS = 400
 class Ratio:
     """How many times as much, 0 while unknown, between `low` and `high` in 95 of 100 cases: 0 and
     infinite where it is not known how sure it is. `pieces` is how many slices or prompts say so.
-    `fixed`: the part of the interval's half width, in logarithms, that more pieces do not reduce.
     """
 
     value: float = 0.0
     low: float = 0.0
     high: float = inf
     pieces: int = 0
-    fixed: float = 0.0
 
     @property
     def known(self) -> bool:
@@ -83,21 +81,6 @@ class Ratio:
     def below(self) -> bool:
         """True if it is shown to be less than 1, as the interval is written."""
         return self.value > 0 and self.known and round(self.high, 2) < 1
-
-    def about(self, value: float) -> "Ratio":
-        """As sure a ratio of another value."""
-        scale = value / self.value
-        return replace(self, value=value, low=self.low * scale, high=self.high * scale)
-
-    @property
-    def needed(self) -> float:
-        """How many times as many pieces would show that it is not 1, if it stays what it is."""
-        if not self.known or not self.value:
-            return inf
-        reach, away = log(self.high / self.value), abs(log(self.value))
-        if away <= self.fixed:
-            return inf
-        return (reach**2 - self.fixed**2) / (away**2 - self.fixed**2)
 
 
 UNKNOWN = Ratio()
@@ -136,43 +119,6 @@ def median_ratio(values: Sequence[float], of: Sequence[Hashable] = ()) -> Ratio:
     chosen = (rng.random((DRAWS, pieces, repeats)) * sizes[picks][..., None]).astype(int)
     drawn = np.median(np.take_along_axis(logarithms[picks], chosen, axis=2), axis=2)
     return _around(value, np.median(drawn, axis=1), pieces)
-
-
-def shared(
-    ours: Sequence[Commit],
-    theirs: Sequence[Commit],
-    *,
-    over: bool = True,
-    ahead: tuple[int, int] = (0, 0),
-) -> Ratio:
-    """How many times as many tokens the first of two columns wrote while both were decoding;
-    UNKNOWN if that was short, or either wrote none. Both begin with their first step, and with
-    the tokens that it put each of them `ahead`. A step counts for a slice of that time by the
-    share of it that lies there. `over`: one of them has ended; until then slices are not
-    shortened, because who looks again and again is soon misled by chance.
-    """
-    progress = [_progress(commits) for commits in (ours, theirs)]
-    begin = max(clock[0] for clock, _, _ in progress)
-    end = min(clock[-1] for clock, _, _ in progress)
-    inside = [np.count_nonzero((clock > begin) & (clock <= end)) for clock, _, _ in progress]
-    slices = max((end - begin) / SLICE, min((end - begin) / SHORTEST, LEAST) if over else 0)
-    count = int(min(slices, min(inside) / PASSES, MOST_SLICES))
-    ours_written, theirs_written = (
-        first + float(np.ptp(np.interp((begin, end), clock, tokens)))
-        for first, (clock, tokens, _) in zip(ahead, progress, strict=True)
-    )
-    if not ours_written or not theirs_written:
-        return UNKNOWN
-    if count < LEAST:
-        steps = [_per_token(clock, tokens) for clock, tokens, _ in progress]
-        return _apart(ours_written / theirs_written, *steps)
-    edges = np.linspace(begin, end, count + 1)
-    # The work in each slice, [slices], is in seconds of its column's own usual speed.
-    our_work, their_work = (
-        _drawn(count) @ np.diff(np.interp(edges, clock, work)) for clock, _, work in progress
-    )
-    value = ours_written / theirs_written
-    return _around(value, np.log(our_work / their_work), count, PLACE)
 
 
 def paired(
@@ -249,7 +195,7 @@ def _around(value: float, logarithms: Floats, pieces: int, beside: float = 0.0) 
     error = hypot(float(logarithms.std()) * sqrt(pieces / (pieces - 1)), beside)
     surely = student(pieces - 1)
     reach = surely * error
-    return Ratio(value, value * exp(-reach), value * exp(reach), pieces, surely * beside)
+    return Ratio(value, value * exp(-reach), value * exp(reach), pieces)
 
 
 @lru_cache(maxsize=MOST_SLICES)

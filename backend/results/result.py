@@ -13,7 +13,7 @@ from typing import Literal
 
 from backend.events import NOISY
 from backend.results.intervals import UNKNOWN, Commit, Ratio, paired
-from backend.results.metrics import Score, State
+from backend.results.score import Score, State
 from backend.results.scoreboard import Difference, Scoreboard
 
 Unit = Literal["token", "character"]

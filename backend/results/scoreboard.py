@@ -1,25 +1,16 @@
 """A race as its reader sees it: every column's score, and how the columns compare."""
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Literal
 
 from backend.events import Conditions, Event, Preparing
-from backend.results.intervals import UNKNOWN, Ratio
-from backend.results.metrics import Score
+from backend.results.score import Score
 from backend.strategies.column import RACE_MODEL, Column
 from backend.strategies.registry import BASELINE
 
 ENDED = ("done", "stopped", "failed")
-
-#: Of a column: the baseline, shown to be faster or slower, a control, or nothing shown.
-Pace = Literal["base", "faster", "slower", "control", ""]
-
-#: Of a column's text: that of its reference, another although it must not be, another as it may
-#: be, or not compared.
-Sameness = Literal["same", "differs", "allowed", ""]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +34,6 @@ class Scoreboard:
         self.preparing = ""
         self.conditions: Conditions | None = None
         self._agreed: Counter[tuple[int, int]] = Counter()
-        self._gains: dict[int, tuple[tuple[Hashable, ...], Ratio]] = {}
 
     def add(self, event: Event) -> None:
         self.preparing = event.text if isinstance(event, Preparing) else ""
@@ -155,37 +145,11 @@ class Scoreboard:
         """True if the column promises the text of plain decoding on its model."""
         return self.columns[index].lossless and self.scores[index].keeps_text
 
-    def may_differ(self, index: int) -> bool:
-        """True if the column may differ from its reference where it does."""
-        return not self.must_match(index)
-
-    def sameness(self, index: int) -> Sameness:
-        """How the column's text compares with its reference's."""
-        if not self.compared(index):
-            return ""
-        if self.difference(index) is None:
-            return "same"
-        return "allowed" if self.may_differ(index) else "differs"
-
     def keeps_text(self, index: int) -> bool:
         """True if the column promises the baseline's text: no grammar, and the same weights."""
         base = self.baseline_index
         alike = base is None or index == base or self._same_weights(index, base)
         return self.lossless(index) and alike
-
-    def speedup(self, index: int) -> float:
-        """How many times as fast as the baseline a column is; 0 while unknown."""
-        return self.gain(index).value
-
-    def gain(self, index: int) -> Ratio:
-        """The same, and how sure it is."""
-        own, base = self.scores[index], self.baseline
-        # Asked for often at every look. What a server tells at its end takes no time.
-        known = ((score.state, score.seconds, len(score.times)) for score in (own, base))
-        seen = (self.baseline_index, *known)
-        if self._gains.get(index, ((), UNKNOWN))[0] != seen:
-            self._gains[index] = seen, own.gain_over(base)
-        return self._gains[index][1]
 
     def control(self, index: int) -> bool:
         """True if the column does what the baseline does, on the same weights: chance alone has
@@ -196,19 +160,3 @@ class Scoreboard:
             return False
         idle = column.plain or (score.decision.plain and not score.drafted)
         return idle and self._same_weights(index, base)
-
-    @property
-    def noisy(self) -> bool:
-        """True if others use too much of the machine for speeds to be shown."""
-        return self.conditions is not None and self.conditions.noisy
-
-    def pace(self, index: int) -> Pace:
-        """Whether the column is shown to be faster or slower than the baseline: neither for one
-        that did the baseline's work, nor in a noisy race.
-        """
-        if index == self.baseline_index:
-            return "base"
-        if self.control(index):
-            return "control"
-        gain = UNKNOWN if self.noisy else self.gain(index)
-        return "faster" if gain.above else "slower" if gain.below else ""

@@ -31,7 +31,7 @@ from backend.errors import DerbyError
 from backend.events import Event, Failed, Finished
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
-from backend.results.measured import figure
+from backend.results.figures import figure
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import parse_column
 from backend.types import ModelSpec, Request

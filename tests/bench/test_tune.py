@@ -10,7 +10,7 @@ from backend.costs.pass_costs import PassCosts
 from backend.engines.fake import FakeEngine
 from backend.errors import DerbyError
 from backend.racing.models import LoadedModels
-from backend.results.metrics import Score
+from backend.results.score import Score
 from backend.text import ByteTokenizer
 from backend.types import ModelSpec, Request
 

@@ -7,6 +7,7 @@ from backend.bench.prompts import PROMPTS, Prompt
 from backend.bench.verify import PENALIZED, cases, verified_columns, verify
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
+from backend.results.result import result_of
 from backend.results.scoreboard import Scoreboard
 from backend.results.sentences import verdict
 from backend.strategies.column import Column, parse_column
@@ -65,7 +66,7 @@ def test_the_published_codes_write_the_text_of_fp32(models: LoadedModels) -> Non
     race = Race(Request(PROMPTS[2].text, 16, Sampling(0.7, seed=1)), columns)
     race.run(models, board.add, lambda: False)
     assert [score.tokens for score in board.scores] == [board.scores[0].tokens] * len(columns)
-    assert verdict(board, 1) == "identical to KV reuse (16 tokens)"
+    assert verdict(board, result_of(board).rows[1]) == "identical to KV reuse (16 tokens)"
 
 
 def test_the_exact_int4_draft_is_accepted_in_full_at_exact_settings(models: LoadedModels) -> None:

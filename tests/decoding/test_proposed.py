@@ -22,9 +22,10 @@ from backend.grammar.sources import GrammarSource, shipped
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.figures import FIGURES
-from backend.results.metrics import Score
+from backend.results.result import result_of
+from backend.results.score import Score
 from backend.results.scoreboard import Scoreboard
-from backend.results.sentences import headline, reason, remark
+from backend.results.sentences import headline
 from backend.strategies.column import parse_column
 from backend.text import ByteTokenizer
 from backend.types import ModelSpec, Proposal, Request, Sampling
@@ -307,16 +308,14 @@ def test_without_it_no_figure_changes(prompt: str) -> None:
         if not isinstance(event, Proposed):
             without.add(event)
     assert sum(isinstance(event, Proposed) for event in events) > 20
-    for index, (ours, theirs) in enumerate(zip(whole.scores, without.scores, strict=True)):
+    for ours, theirs in zip(whole.scores, without.scores, strict=True):
         for each in fields(Score):
             if each.name != "proposed_at":
                 assert getattr(ours, each.name) == getattr(theirs, each.name), each.name
-        for figure in FIGURES:
-            assert figure.text(ours, whole.baseline) == figure.text(theirs, without.baseline)
-        if ours.positions == theirs.positions:  # a tree is counted by depth where it is known
-            assert reason(whole, index) == reason(without, index)
-        assert remark(ours) == remark(theirs)
-    assert headline(whole) == headline(without)
+    both = [result_of(board) for board in (whole, without)]
+    for one, other in zip(*(result.rows for result in both), strict=True):
+        assert [f.cell(one) for f in FIGURES] == [f.cell(other) for f in FIGURES]
+    assert headline(whole, both[0]) == headline(without, both[1])
 
 
 def test_it_stands_beside_its_moment() -> None:

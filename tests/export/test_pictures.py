@@ -18,7 +18,7 @@ from backend.export.picture import WINNER, picture_of
 from backend.export.tables import csv_table, markdown
 from backend.records.file import from_bytes
 from backend.records.record import RaceRecord, board
-from backend.results.measured import FIGURES, factor
+from backend.results.figures import FIGURES, factor
 from backend.results.result import result_of
 from backend.strategies.column import OwnModel, parse_column
 

@@ -22,7 +22,7 @@ from backend.export.production import (
     usual,
     usual_library,
 )
-from backend.results.metrics import Score, State
+from backend.results.score import Score, State
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import default_column, parse_column
 from backend.types import ModelSpec, Request, Sampling

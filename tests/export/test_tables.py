@@ -11,9 +11,9 @@ from recordings import race_of
 from backend.events import Failed
 from backend.export.tables import FORMULAS, csv_of, csv_table, markdown
 from backend.records.record import RaceRecord, board
-from backend.results.measured import FIGURES
+from backend.results.figures import FIGURES
 from backend.results.result import result_of
-from backend.results.words import headline
+from backend.results.sentences import headline
 from backend.strategies.column import OwnModel
 
 

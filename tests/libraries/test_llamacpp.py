@@ -17,7 +17,7 @@ from backend.libraries import library, llamacpp
 from backend.racing.commands import run_to_end
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
-from backend.results.metrics import Score
+from backend.results.score import Score
 from backend.strategies.column import Column, parse_column
 from backend.types import ModelSpec, Request, Sampling
 

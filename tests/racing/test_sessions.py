@@ -18,7 +18,7 @@ from backend.racing.commands import ForgetVisitor
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.racing.sessions import OVERHEAD, KeptSessions, Place
-from backend.results.metrics import Score
+from backend.results.score import Score
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import parse_column
 from backend.types import ModelSpec, Request

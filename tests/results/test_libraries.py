@@ -7,7 +7,7 @@ from boards import LONG, board_of, started, written
 
 from backend.events import Event, Served, Step
 from backend.results.result import result_of
-from backend.results.words import verdict, why
+from backend.results.sentences import verdict, why
 
 GENAI = {"engine": "openvino_genai"}
 

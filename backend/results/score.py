@@ -5,8 +5,6 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Literal, NamedTuple
 
-import numpy as np
-
 from backend.costs.pass_costs import UNKNOWN_COSTS, PassCosts
 from backend.decoding.drafter import UNDECIDED, Decision
 from backend.errors import Cause
@@ -27,7 +25,7 @@ from backend.events import (
     Started,
     Step,
 )
-from backend.results.intervals import Commit, Ratio, shared
+from backend.results.intervals import Commit
 
 State = Literal["queued", "prefill", "decoding", "done", "stopped", "failed"]
 
@@ -35,15 +33,6 @@ State = Literal["queued", "prefill", "decoding", "done", "stopped", "failed"]
 MOST_POSITIONS = 64
 
 PARTS = ("draft", "mask", "forward", "rest")
-
-#: What the parts of a column's time are called.
-PART_NAMES = {
-    "prefill": "prompt",
-    "draft": "drafting",
-    "mask": "waiting for masks",
-    "forward": "passes",
-    "rest": "other",
-}
 
 
 class Moment(NamedTuple):
@@ -345,75 +334,3 @@ class Score:
             (sum(k >= i for k, _ in rounds), sum(k >= i for _, k in rounds))
             for i in range(1, longest + 1)
         ]
-
-    @property
-    def wobble(self) -> tuple[float, float, float]:
-        """The quartiles of the seconds of one-token passes, lowest first; zeros if there are
-        few, or other ones too, as in a program, whose fixed text is read with its tokens.
-        """
-        steps = np.diff(self.times[max(self.first_block, 1) - 1 :])
-        alone = steps[steps > 0]
-        several = self.passes != self.length - self.first_block - self.ahead
-        if len(alone) < 8 or self.fed or several:
-            return 0.0, 0.0, 0.0
-        low, middle, high = np.percentile(alone, (25, 50, 75))
-        return float(low), float(middle), float(high)
-
-    def between(self, first: int, last: int) -> float:
-        """Seconds from the commit of the answer's token number `first` to that of `last`."""
-        return self.times[last - 1] - self.times[first - 1]
-
-    def speedup_over(self, baseline: "Score") -> float:
-        """The baseline's decode time over this column's, for the tokens after either one's first
-        step that both have decoded in their runs; 0 while unknown. Only these compare: without a
-        cache a token takes the longer, the more there are before it.
-
-        Of programs, whose columns do not write equally much, the ratio of the whole times, once
-        both have ended.
-        """
-        if self.fed or baseline.fed:
-            ended = self.state == baseline.state == "done" and self.seconds
-            return baseline.seconds / self.seconds if ended else 0.0
-        first = max(self.first_block, baseline.first_block, 1)
-        last = min(self.length, baseline.length)
-        if last <= first or not (self.steps and baseline.steps):
-            return 0.0
-        ours = self.between(first, last)
-        return baseline.between(first, last) / ours if ours > 0 else 0.0
-
-    def agreement_with(self, baseline: "Score") -> tuple[int, int]:
-        """Of the tokens that both chose behind the same text, how many are the same, and how many
-        there are: up to the first that differs, and it. (0, 0) where they need not be: of programs,
-        grammars that only one has, and promised distributions.
-        """
-        alike = self.tokenizer and self.tokenizer == baseline.tokenizer and self.keeps_text
-        if not alike or self.fed or bool(self.masks) != bool(baseline.masks):
-            return 0, 0
-        both = list(zip(self.tokens, baseline.tokens, strict=False))
-        agreed = next((i for i, (own, its) in enumerate(both) if own != its), len(both))
-        return agreed, min(agreed + 1, len(both))
-
-    @property
-    def rereads(self) -> bool:
-        """True if each pass computes the whole text again, so that each takes longer than the one
-        before it.
-        """
-        return not self.drafted and self.mean_rows > self.prompt_tokens > 0
-
-    def gain_over(self, baseline: "Score") -> Ratio:
-        """How many times as fast as the baseline, both in one race, and how sure that is; UNKNOWN
-        as `speedup_over` is. Without an interval for short runs, for programs, which run once, and
-        for servers, whose time is another machine's. Of a column that `rereads`, only the same
-        tokens compare.
-        """
-        value = self.speedup_over(baseline)
-        program, elsewhere = self.fed or baseline.fed, self.clock != baseline.clock
-        if not value or self is baseline or program or elsewhere:
-            return Ratio(value)
-        over = bool(self.reason or baseline.reason)  # then no more of the time is in common
-        found = shared(
-            self.commits, baseline.commits, over=over, ahead=(self.ahead, baseline.ahead)
-        )
-        if not found.value:
-            return Ratio(value)
-        return found.about(value) if self.rereads else found

@@ -22,7 +22,7 @@ from backend.events import (
     Started,
     Step,
 )
-from backend.results.metrics import Score
+from backend.results.score import Score
 
 
 def step(
@@ -115,8 +115,6 @@ def test_tokens_forced_in_the_first_step_are_decode_speed_and_others_are_not() -
         replace(step([65, 66, 67], 1.0), origins=["sampled", "forced", "forced"]), *later
     )
     assert (ahead.ttft, ahead.tpot, ahead.tokens_per_forward) == (1.0, 0.3, 2.5)
-    plain = scored(*(step([t], 1.0) for t in range(65, 71)))
-    assert (score.speedup_over(plain), ahead.speedup_over(plain)) == (2.0, pytest.approx(10 / 3))
     each = score.plain_seconds / 3
     assert ahead.plain_seconds == pytest.approx(5 * each), "predictions count them, too"
 
@@ -135,23 +133,6 @@ def test_what_is_not_known_yet_is_zero() -> None:
         score = scored(*events)
         figures = (score.tpot, score.tokens_per_second, score.tokens_per_forward)
         assert (*figures, score.acceptance) == (0, 0, 0, 0)
-        assert score.speedup_over(scored(*SPECULATIVE)) == 0
-        assert scored(*SPECULATIVE).speedup_over(score) == 0
-
-
-def test_a_speedup_compares_the_same_tokens() -> None:
-    """A column without a cache takes longer for every further token: its first few were compared
-    with all of a column that ran on, whose mean is another figure.
-    """
-    base = scored(*(step([t], 1.0) for t in range(41)))
-    growing = scored(*(step([t], 1.0 + t) for t in range(11)))
-    assert growing.speedup_over(base) == pytest.approx(10 / 65)
-    assert base.speedup_over(growing) == pytest.approx(65 / 10), "from the other side alike"
-    assert base.speedup_over(base) == growing.speedup_over(growing) == 1.0
-    # What a grammar forces at once costs no decode time; the other column's same tokens do.
-    forced = scored(step([65, 66, 67], 1.0), step([68], 0.5), step([69], 0.5))
-    plain = scored(*(step([t], 1.0) for t in range(65, 70)))
-    assert forced.speedup_over(plain) == 2.0
 
 
 def test_tokens_that_a_grammar_forces_are_no_drafts() -> None:
@@ -212,7 +193,6 @@ def test_a_lane_that_knows_little_is_folded_all_the_same() -> None:
     assert scored(replace(bare, accepted=1)).positions == [], "of how many, nobody says"
     assert score.times == [0.5, 0.5, 1.0, 1.0]
     assert (score.tpot, score.tokens_per_forward, score.mean_rows) == (0.25, 1, 0)
-    assert score.speedup_over(scored(*(step([t], 1.0) for t in range(9)))) == 4.0
 
 
 def test_states_follow_the_events() -> None:
