@@ -21,7 +21,6 @@ from backend.errors import DerbyError
 from backend.events import from_json
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import parse_column
-from backend.strategies.registry import strategies
 from backend.text import ByteTokenizer
 
 FAKE = ("--engine", "fake", "--model", "fake-loop", "--max-new-tokens", "24")
@@ -177,7 +176,7 @@ def test_the_list_of_commands_is_there_without_importing_them() -> None:
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
-        (("race", "xx", *FAKE, "-c", "kv", "-c", "warp"), ", ".join(strategies())),
+        (("race", "xx", *FAKE, "-c", "kv", "-c", "warp"), "'warp'"),
         (("bench", *FAKE, "-c", "warp"), "'warp'"),
         (("race", "xx", *FAKE, "-c", "lookup:k=999"), "999"),
         (("race", "xx", *FAKE, "-c", "lookup:warp=1"), "'warp'"),
