@@ -164,6 +164,16 @@ def test_what_the_page_needs_is_there(small: str) -> None:
         assert result(client, "hello", "you") == "hello you"
 
 
+def test_no_race_of_the_page_passes_its_line(address: str) -> None:
+    with httpx.Client(base_url=address, timeout=60) as client:
+        functions = client.get("config").json()["dependencies"]
+        queued = [f for f in functions if f["backend_fn"] and f["queue"]]
+        assert queued
+        for function in queued:
+            call = {"data": [], "fn_index": function["id"], "session_hash": "a"}
+            assert client.post("gradio_api/run/predict", json=call).status_code == 404
+
+
 def deep(depth: int) -> bytes:
     return b'{"data": [%s]}' % (b"[" * (depth - 2) + b"]" * (depth - 2))
 
