@@ -5,7 +5,6 @@ import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from backend.errors import DerbyError
 from backend.models.files import BUILT_IN, BUILT_IN_TITLE
 
 #: The Hub's name of the built-in model.
@@ -20,19 +19,9 @@ class Variable(str):
 
 
 def published(name: str) -> str:
-    """A model's name where Decode Derby is not: no library expands "~" in it. Raises DerbyError for
-    one that no file can have.
-    """
+    """A model's name where Decode Derby is not: no library expands "~" in it."""
     if name == BUILT_IN:
         return BUILT_IN_ON_THE_HUB
-    try:
-        possible = b"\0" not in os.fsencode(name)
-    except UnicodeEncodeError:
-        possible = False
-    if not possible:
-        raise DerbyError(
-            f"The model name {name!r} has characters that no file name can have: correct it."
-        )
     # Path's own would take "./" off, and fail for a user that this machine does not have.
     return os.path.expanduser(name)  # noqa: PTH111
 

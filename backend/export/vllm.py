@@ -24,14 +24,11 @@ def write(spec: ModelSpec, request: Request, settings: Settings) -> Iterable[str
     if grammar:
         model["structured_outputs_config"] = {"backend": "guidance"}
         kind = {"json_schema": "json", "regex": "regex"}.get(grammar.kind, "grammar")
-        output = f"StructuredOutputsParams({kind}=grammar)"
-        sampling["structured_outputs"] = Variable(output)
-        yield "from vllm.sampling_params import StructuredOutputsParams"
-    yield ""
-    yield from assigned("prompt", request.prompt)
-    if grammar:
+        sampling["structured_outputs"] = Variable(f"StructuredOutputsParams({kind}=grammar)")
         text = composed(grammar.text) if grammar.kind == "lark" else grammar.text.rstrip("\r\n")
+        yield "from vllm.sampling_params import StructuredOutputsParams"
         yield from assigned("grammar", text)
+    yield from assigned("prompt", request.prompt)
     yield call("llm = LLM", (), model)
     yield call("sampling = SamplingParams", (), sampling)
     if request.chat:
@@ -53,8 +50,8 @@ def _speculation(settings: Settings) -> dict[str, Any]:
         return {"method": "ngram", "num_speculative_tokens": k, **lookup}
     if (draft := settings["draft"]) == NO_DRAFT:
         return {}
-    model = published(draft)
-    return {"method": "draft_model", "model": model, "num_speculative_tokens": settings["k"]}
+    k = settings["k"]
+    return {"method": "draft_model", "model": published(draft), "num_speculative_tokens": k}
 
 
 def _sampling(request: Request) -> dict[str, Any]:
@@ -68,8 +65,5 @@ def _sampling(request: Request) -> dict[str, Any]:
     if arguments["temperature"]:
         arguments |= {"top_k": sampling.top_k, "top_p": sampling.top_p, "min_p": sampling.min_p}
         arguments["seed"] = sampling.seed
-    if request.ignore_eos:
-        arguments["ignore_eos"] = True
-    if request.stop:
-        arguments["stop"] = list(request.stop)
-    return arguments
+    more = {"ignore_eos": request.ignore_eos, "stop": list(request.stop)}
+    return arguments | {name: value for name, value in more.items() if value}

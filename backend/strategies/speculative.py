@@ -88,8 +88,7 @@ def _sampler(inputs: DrafterInputs) -> DraftSampler:
 def equivalent(values: Values) -> Equivalent:
     draft, k = values["draft"], values["k"]
     if draft in (TRAINED, HYBRID) or draft.endswith(HEAD_SUFFIX):
-        note = f"No library loads the {draft} draft: this is its prompt lookup."
-        return Equivalent(lookup=k, note=note)
+        return Equivalent(missing="draft of this kind")
     return Equivalent(draft=draft, k=k)
 
 

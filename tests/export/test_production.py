@@ -17,16 +17,16 @@ from backend.events import Decided
 from backend.export.production import (
     LIBRARIES,
     Snippet,
-    library_column,
     snippet,
     usual,
     usual_library,
 )
-from backend.results.score import Score, State
+from backend.results.score import Score
 from backend.results.scoreboard import Scoreboard
-from backend.strategies.column import default_column, parse_column
+from backend.strategies.column import parse_column
 from backend.types import ModelSpec, Request, Sampling
 
+GGUF = ModelSpec("./a.gguf")
 TOKENS = [[n % 20] for n in range(60)]
 
 
@@ -41,7 +41,6 @@ TOKENS = [[n % 20] for n in range(60)]
         ("lookup:k=6", "llama.cpp", "llamacpp:spec=ngram-simple,k=6"),
         ("speculative:draft=a/b,k=3", "transformers", "transformers:draft=a/b,k=3"),
         ("speculative:draft=int8-exact", "openvino-genai", "openvino_genai:draft=int8,k=8"),
-        ("speculative:draft=trained,k=3", "openvino-genai", "openvino_genai:lookup=3"),
         ("kv@torch/bf16:model=a/b", "transformers", "transformers@bf16/CPU:model=a/b"),
         ("kv@torch/bf16:model=a/b", "openvino-genai", "openvino_genai:model=a/b"),
         ("lookup@int4-exact:k=2", "openvino-genai", "openvino_genai@int4/CPU:lookup=2"),
@@ -52,22 +51,24 @@ TOKENS = [[n % 20] for n in range(60)]
     ],
 )
 def test_a_column_has_its_like_in_a_library(column: str, library: str, theirs: str) -> None:
-    made = library_column(parse_column(column), library, ModelSpec(), UNDECIDED)
+    made = code_of(column, ran(), library, GGUF if library == "llama.cpp" else ModelSpec()).column
     assert str(made) == str(parse_column(theirs)) == theirs
 
 
-def ran(*decisions: dict[str, Any], why: str = "", steps: int = 30, state: State = "done") -> Score:
-    """A column of so many steps whose drafter decided these settings, one after another."""
-    score = Score(state=state, steps=steps)
+def ran(*decisions: dict[str, Any]) -> Score:
+    """A column whose drafter decided these settings, one after another."""
+    score = Score(state="done", steps=30)
     for settings in decisions:
-        score.add(Decided(0, settings, 1.5, why, []))
+        score.add(Decided(0, settings, 1.5, "", []))
     return score
 
 
-def code_of(column: str, score: Score, library: str = "transformers") -> Snippet:
+def code_of(
+    column: str, score: Score, library: str = "transformers", target: ModelSpec | None = None
+) -> Snippet:
     board = Scoreboard([parse_column(column)])
     board.scores[0] = score
-    return snippet(board, 0, Request("Hi"), ModelSpec(), library)
+    return snippet(board, 0, Request("Hi"), target or ModelSpec(), library)
 
 
 @given(st.integers(1, 16), st.integers(1, 16), st.sampled_from(["lookup", "speculative"]))
@@ -89,22 +90,19 @@ def test_where_plain_decoding_was_decided_it_is_plain_decoding(column: str) -> N
 
 
 def test_what_differs_from_the_run_is_said() -> None:
-    assert code_of("lookup", ran({"k": 4}, why="auto guessed 4; it paid")).note == "Auto guessed 4."
-    for column in ("kv", "lookup:k=7", "lookup:auto=false", "transformers:lookup=3"):
-        for score in (ran(), ran(steps=1), ran(state="stopped")):
-            assert code_of(column, score).note == ""
-    assert "trained draft" in code_of("speculative:draft=trained", ran()).note
-    with pytest.raises(DerbyError, match=r"Prompt lookup \(k=3\) failed in the last race"):
-        code_of("lookup:k=3", ran(state="failed"))
-    board, warm = Scoreboard([default_column("kv")]), Request("Hi", sampling=Sampling(1.0))
-    assert "same seed" in snippet(board, 0, warm, ModelSpec(), "transformers").note
+    board, warm = board_of("kv transformers kv@int8"), Request("Hi", sampling=Sampling(1.0))
+    notes = [
+        [bool(snippet(board, i, request, ModelSpec(), "transformers").note) for i in range(3)]
+        for request in (Request("Hi"), warm)
+    ]
+    assert notes == [[False, False, True], [True, False, True]]
 
 
 @pytest.mark.parametrize(
     ("columns", "costs", "chosen"),
     [
-        ("kv lookup speculative", (0.1, 0.08, 0.05), 2),
-        ("kv lookup speculative lookahead", (0.1, 0.05, 0.08, 0.04), 1),
+        ("kv lookup speculative", (0.1, 0.08, 0.05), 1),
+        ("kv lookup speculative:draft=a/b lookahead", (0.1, 0.08, 0.05, 0.04), 2),
         ("kv openvino_genai:lookup=4 lookup", (0.1, 0.05, 0.08), 1),
         ("kv lookup lookahead", (0.1, 0.12, 0.05), 0),
         ("kv lookup", (0.1, 0.2), 0),
@@ -134,12 +132,14 @@ def test_code_whose_column_was_in_the_race_says_how_that_did() -> None:
 
 
 def test_whatever_cannot_be_written_is_a_sentence() -> None:
-    board = board_of("kv", *written(0, [[n] for n in range(16)], 0.1))
+    board = board_of("kv lookup @http://a", *written(0, [[n] for n in range(16)], 0.1))
     for library in ("../x", {"a": 1}, ["vLLM"], 0):
-        with pytest.raises(DerbyError, match="no code for"):
+        with pytest.raises(DerbyError, match="no library"):
             snippet(board, 0, Request("Hi"), ModelSpec(), library)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(DerbyError, match="ran a program"):
-        snippet(board, 0, Request('{{gen "name"}}'), ModelSpec(), "transformers")
+    board.scores[1].state = "failed"
+    for index, prompt in enumerate(('{{gen "name"}}', "Hi", "Hi")):
+        with pytest.raises(DerbyError):
+            snippet(board, index, Request(prompt), ModelSpec(), "transformers")
 
 
 def test_the_library_to_begin_with_is_one_that_can_do_what_the_column_did() -> None:
