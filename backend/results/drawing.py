@@ -69,7 +69,7 @@ class Drawer:
             "verdict": row.verdict,
             "text": row.text,
             "mark": mark(row),
-            "beside": beside(row),
+            "beside": beside(row, result.doubt),
             "message": row.message if row.message != status else "",  # said once
         }
 

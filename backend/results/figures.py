@@ -99,7 +99,6 @@ class Figure:
     name: str
     title: str
     unit: Unit
-    help: str
     value: Callable[[Row], float | None]
     place: Place = "table"
 
@@ -117,124 +116,53 @@ class Figure:
 
 
 FIGURES = (
-    Figure(
-        "speedup",
-        "speed-up",
-        RATIO,
-        "Tokens after the first one over those of KV reuse at the same reading of their clocks, "
-        "when the first column with its text ends. The brackets hold the 95% interval in this "
-        "race (block bootstrap over slices of its time).",
-        lambda row: row.speedup.value or None,
-        "summary",
-    ),
+    Figure("speedup", "speed-up", RATIO, lambda row: row.speedup.value or None, "summary"),
     Figure(
         "ttft",
         "TTFT",
         MILLISECONDS,
-        "Time to first token: reading the prompt, and compiling a grammar if there is one.",
         lambda row: row.score.ttft * 1e3 if row.score.steps else None,
         "summary",
     ),
-    Figure(
-        "tpot",
-        "TPOT",
-        MILLISECONDS,
-        "Time per output token after the first one, on average over the whole text.",
-        lambda row: row.score.tpot * 1e3 or None,
-        "summary",
-    ),
-    Figure(
-        "rate",
-        "tokens/s",
-        RATE,
-        "Tokens a second: 1 / TPOT.",
-        lambda row: row.score.tokens_per_second or None,
-        "summary",
-    ),
+    Figure("tpot", "TPOT", MILLISECONDS, lambda row: row.score.tpot * 1e3 or None, "summary"),
+    Figure("rate", "tokens/s", RATE, lambda row: row.score.tokens_per_second or None, "summary"),
     Figure(
         "tokens_per_forward",
         "tokens per pass",
         MEAN,
-        "Tokens that a pass of the model wrote, on average. KV reuse writes 1.",
         lambda row: row.score.tokens_per_forward or None,
         "summary",
     ),
-    Figure(
-        "pass_cost",
-        "time per pass",
-        RATIO,
-        "How many times as long a pass took as one of KV reuse, drafting and masks included: "
-        "tokens per pass divided by the speed-up.",
-        lambda row: pass_cost(row) or None,
-        "summary",
-    ),
+    Figure("pass_cost", "time per pass", RATIO, lambda row: pass_cost(row) or None, "summary"),
     Figure(
         "accepted",
         "accepted",
         SHARE,
-        "The share of guessed tokens that the model accepted.",
         lambda row: row.score.acceptance if row.score.drafted else None,
         "summary",
     ),
-    Figure(
-        "drafted",
-        "guessed",
-        TOKENS,
-        "Guessed tokens that the model checked, without those that a grammar forced.",
-        lambda row: row.score.drafted or None,
-    ),
+    Figure("drafted", "guessed", TOKENS, lambda row: row.score.drafted or None),
     Figure(
         "drafting",
         "drafting",
         SHARE,
-        "The share of the column's time that guessing took.",
         lambda row: row.score.parts.get("draft", 0.0) / (row.score.seconds or 1) or None,
     ),
     Figure(
-        "forced",
-        "forced",
-        TOKENS,
-        "Tokens for which the grammar left one choice.",
-        lambda row: float(row.score.forced) if row.score.masks else None,
+        "forced", "forced", TOKENS, lambda row: float(row.score.forced) if row.score.masks else None
     ),
     Figure(
         "mask_wait",
         "mask wait",
         MILLISECONDS,
-        "How long a pass waited for the grammar's mask, on average.",
         lambda row: (
             row.score.parts.get("mask", 0.0) / row.score.steps * 1e3 if row.score.masks else None
         ),
     ),
-    Figure(
-        "reused",
-        "reused",
-        TOKENS,
-        "First tokens of the prompt that the column's cache held from an earlier race.",
-        lambda row: row.score.reused or None,
-    ),
-    Figure(
-        "rows",
-        "rows",
-        TOKENS,
-        "Tokens that the model computed in all, with the prompt and wrong guesses.",
-        lambda row: row.score.rows or None,
-    ),
-    Figure(
-        "tokens",
-        "tokens",
-        TOKENS,
-        "Tokens written, the end of the text included.",
-        lambda row: row.score.length or None,
-        "summary",
-    ),
-    Figure(
-        "time",
-        "time",
-        MILLISECONDS,
-        "The column's own clock at its end, the prompt included.",
-        lambda row: row.score.seconds * 1e3 or None,
-    ),
+    Figure("reused", "reused", TOKENS, lambda row: row.score.reused or None),
+    Figure("rows", "rows", TOKENS, lambda row: row.score.rows or None),
+    Figure("tokens", "tokens", TOKENS, lambda row: row.score.length or None, "summary"),
+    Figure("time", "time", MILLISECONDS, lambda row: row.score.seconds * 1e3 or None),
 )
 
 

@@ -15,7 +15,7 @@ from backend.results.figures import (
     rate,
     span,
 )
-from backend.results.result import ENDED, Result, Row
+from backend.results.result import ENDED, Doubt, Result, Row
 from backend.results.score import Score
 from backend.results.scoreboard import Scoreboard
 
@@ -93,10 +93,13 @@ def mark(row: Row) -> str:
     return "not valid" if judged and judged.verdict == "invalid" else _MARKS[row.text]
 
 
-def beside(row: Row) -> str:
-    """What stands beside the speed-up: tokens a second, and the seconds saved or lost."""
+def beside(row: Row, doubt: Doubt = "") -> str:
+    """What stands beside the speed-up: tokens a second, and the seconds saved or lost, but in a
+    noisy race.
+    """
     parts = [f"{rate(row.rate)} tokens/s"] if row.rate else []
-    if row.speedup.value and not row.baseline and row.text != "different":
+    same = not row.baseline and row.text != "different"
+    if row.speedup.value and same and doubt != "noisy":
         parts.append(f"{duration(abs(row.saved))} {'saved' if row.saved > 0 else 'lost'}")
     return ", ".join(parts)
 
