@@ -1,11 +1,13 @@
 """What programs and agents may call: typed functions, which gradio offers over HTTP and MCP."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
+from functools import partial
 from typing import Any, Literal
 
 import gradio as gr
+from gradio.context import LocalContext
 from gradio.events import api
 
 from backend.errors import DerbyError
@@ -27,6 +29,8 @@ NO_GRAMMAR = {"grammar_text": Form().grammar_text}
 
 Report = dict[str, Any]
 
+Gone = Callable[[], Awaitable[bool]]
+
 
 class Line:
     """The races of programs that run or wait. One at a time comes before the machine, so that
@@ -37,8 +41,10 @@ class Line:
         self._host, self._offer, self._length = host, offer, 0
         self._turn = asyncio.Lock()
 
-    async def report(self, values: Mapping[str, Any]) -> Report:
-        """What a race comes to; it ends with its caller. Raises gradio's error for a refusal."""
+    async def report(self, values: Mapping[str, Any], gone: Gone) -> Report:
+        """What a race comes to; it ends when it is cancelled, or its caller is gone. Raises
+        gradio's error for a refusal.
+        """
         try:
             race, most = read_race(values, self._offer), self._offer.limits.line
         except DerbyError as error:
@@ -55,6 +61,8 @@ class Line:
                 async for events in batches:
                     for event in events:
                         board.add(event)
+                    if await gone():
+                        break
         finally:
             self._length -= 1
         return report(board)
@@ -67,6 +75,7 @@ def offer_api(host: Host, offer: Offer) -> None:
     line = Line(host, offer)
 
     async def race(
+        request: gr.Request,
         prompt: str,
         lineup: str = EXAMPLES[0].lineup,
         max_new_tokens: int = 128,
@@ -91,8 +100,7 @@ def offer_api(host: Host, offer: Offer) -> None:
 
         Args:
             prompt: What the model is asked.
-            lineup: One column per line, such as kv or speculative:k=4; see settings. kv is the
-                baseline.
+            lineup: One column per line, such as kv (the baseline) or speculative:k=4; see settings.
             max_new_tokens: The most tokens that a column writes.
             temperature: 0 always takes the most likely token.
             top_k: 0 is off.
@@ -112,7 +120,8 @@ def offer_api(host: Host, offer: Offer) -> None:
             grammar_text: That grammar.
         """
         asked = {name: value for name, value in locals().items() if name in Form.model_fields}
-        return await line.report(asked if grammar_text else asked | NO_GRAMMAR)
+        form = asked if grammar_text else asked | NO_GRAMMAR
+        return await line.report(form, partial(left, request))
 
     async def settings() -> list[list[str]]:
         """List the columns of a line-up and their settings: name, setting=usual, what it does."""
@@ -135,6 +144,15 @@ def offer_api(host: Host, offer: Offer) -> None:
     functions: tuple[Callable[..., Any], ...] = (race, settings, grammar_check)
     for function in functions:
         api(function, api_name=function.__name__, queue=False)
+
+
+async def left(request: gr.Request) -> bool:
+    """Whether a caller is gone: gradio knows it of calls in its queue, the connection of others."""
+    event, blocks = LocalContext.event_id.get(None), LocalContext.blocks.get(None)
+    if event is None or blocks is None:
+        return await request.is_disconnected()
+    queued = blocks._queue.event_ids_to_events.get(event)  # noqa: SLF001 (has no other name)
+    return queued is not None and not queued.alive
 
 
 def report(board: Scoreboard) -> Report:

@@ -2,10 +2,15 @@
 clients.
 """
 
+import ast
+import json
 import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
+import httpx
 import pytest
 from gradio_client import Client
 from mcp import ClientSession, types
@@ -20,6 +25,18 @@ ENDLESS = {"prompt": "Long one 7", "lineup": "kv", "max_new_tokens": 8000, "mode
 @pytest.fixture(scope="module")
 def page(address: str) -> Client:
     return Client(address, verbose=False)
+
+
+@asynccontextmanager
+async def agent(address: str) -> AsyncIterator[ClientSession]:
+    """The official client; it leaves without a word."""
+    place = f"{address.rstrip('/')}/gradio_api/mcp/"
+    async with (
+        streamable_http_client(place, terminate_on_close=False) as (read, write, _),
+        ClientSession(read, write) as session,
+    ):
+        await session.initialize()
+        yield session
 
 
 def race(page: Client, **asked: Any) -> dict[str, Any]:
@@ -62,6 +79,51 @@ def test_a_cancelled_call_frees_the_machine(page: Client) -> None:
     assert time.monotonic() - begun < 10
 
 
+def ask_directly(address: str, asked: dict[str, Any], seconds: float) -> dict[str, Any] | None:
+    """The report of a race, or None where it took longer and its caller hung up."""
+    base = f"{address.rstrip('/')}/gradio_api/"
+    parameters = httpx.get(f"{base}info").json()["named_endpoints"]["/race"]["parameters"]
+    data = [asked.get(p["parameter_name"], p.get("parameter_default")) for p in parameters]
+    try:
+        answer = httpx.post(f"{base}run/race", json={"data": data}, timeout=seconds)
+    except httpx.ReadTimeout:
+        return None
+    return answer.json()["data"][0]
+
+
+def ask_in_the_queue(address: str, asked: dict[str, Any], seconds: float) -> dict[str, Any] | None:
+    base = f"{address.rstrip('/')}/gradio_api/call/v2/race"
+    event = httpx.post(base, json=asked).json()["event_id"]
+    try:
+        answer = httpx.get(f"{base}/{event}", timeout=seconds).text
+    except httpx.ReadTimeout:
+        return None
+    return json.loads(answer.rpartition("data: ")[2])[0]
+
+
+def ask_as_an_agent(address: str, asked: dict[str, Any], seconds: float) -> dict[str, Any] | None:
+    async def talk() -> dict[str, Any] | None:
+        with anyio.move_on_after(seconds):
+            async with agent(address) as session:
+                content = (await session.call_tool("race", asked)).content[0]
+                assert isinstance(content, types.TextContent)
+                return ast.literal_eval(content.text)
+        return None
+
+    return anyio.run(talk)
+
+
+@pytest.mark.parametrize("ask", [ask_directly, ask_in_the_queue, ask_as_an_agent])
+def test_a_caller_who_hangs_up_frees_the_machine_and_one_who_stays_gets_the_report(
+    address: str, page: Client, ask: Callable[..., dict[str, Any] | None]
+) -> None:
+    assert ask(address, ENDLESS, 2) is None
+    page.submit(api_name="/race", **LOOP, max_new_tokens=8).result(timeout=15)
+    report = ask(address, ENDLESS | {"max_new_tokens": 100}, 60)
+    assert report
+    assert report["columns"][0]["tokens"] == 100
+
+
 def test_grammars_and_settings_are_told(page: Client) -> None:
     fit = page.predict("regex", "[ab]+", "abc", api_name="/grammar_check")
     assert fit == {"accepted_characters": 2, "may_end_here": True}
@@ -75,12 +137,7 @@ def test_an_agent_s_cancelled_call_ends_its_race_and_the_next_one_runs(address: 
     """The cancellation was answered, the race ran on, and the session's next call waited."""
 
     async def talk() -> None:
-        place = f"{address.rstrip('/')}/gradio_api/mcp/"
-        async with (
-            streamable_http_client(place) as (read, write, _),
-            ClientSession(read, write) as session,
-        ):
-            await session.initialize()
+        async with agent(address) as session:
             tools = {tool.name: tool for tool in (await session.list_tools()).tools}
             assert {"race", "settings", "grammar_check"} == set(tools)
             assert "thinking" in tools["race"].inputSchema["properties"]

@@ -73,9 +73,12 @@ def test_programs_come_before_the_machine_one_at_a_time_and_not_for_ever() -> No
             yield from super().stream(command, stopped)
             together -= 1
 
+    async def gone() -> bool:
+        return False
+
     async def three() -> list[dict[str, Any]]:
         line = Line(Counting(), SHORT)
-        return await asyncio.gather(*(line.report(ENDLESS) for _ in range(3)))
+        return await asyncio.gather(*(line.report(ENDLESS, gone) for _ in range(3)))
 
     begun = time.monotonic()
     reports = asyncio.run(three())
