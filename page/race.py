@@ -24,7 +24,7 @@ from backend.racing.race import Race
 from backend.records.file import load
 from backend.records.record import RaceRecord, recorded
 from backend.results.drawing import Drawer, Drawing
-from backend.results.result import ENDED
+from backend.results.score import ENDED
 from backend.results.scoreboard import Scoreboard
 
 #: Seconds between two looks at what has happened.

@@ -12,7 +12,7 @@ from rich.text import Text
 from backend.cli.console import out, visible
 from backend.costs.pass_costs import PassCosts
 from backend.events import Event
-from backend.results.figures import summary as figures_of_summary
+from backend.results.figures import FIGURES
 from backend.results.result import result_of
 from backend.results.scoreboard import Scoreboard
 from backend.results.sentences import doubt, headline, state, verdict, why
@@ -46,7 +46,7 @@ def summary(board: Scoreboard) -> Table:
     table = Table(caption=visible(doubt(board, result)), box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("column", min_width=13)
     table.add_column("state", min_width=11)
-    shown = figures_of_summary()
+    shown = [figure for figure in FIGURES if figure.summary]
     for figure in shown:
         heading = figure.heading.replace(", ", " ").replace(" ", "\n")
         table.add_column(heading, justify="right", no_wrap=True, min_width=4)

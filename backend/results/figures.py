@@ -5,7 +5,6 @@ Tables, files, the command line, the bench and the page read it; nothing else li
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from backend.results.intervals import Ratio
 from backend.results.result import Row
@@ -15,9 +14,6 @@ TIMES = "\N{MULTIPLICATION SIGN}"
 
 #: Positions of guesses that are written out.
 FEW = 8
-
-#: "summary": also in the command line's table, which has little room.
-Place = Literal["table", "summary"]
 
 
 def duration(seconds: float) -> str:
@@ -75,32 +71,32 @@ def milliseconds(value: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A unit. `text` writes a value with it, `cell` a value below a heading that names it."""
+    """A unit; `cell` writes a value below a heading that names it."""
 
     name: str
-    text: Callable[[float], str]
     cell: Callable[[float], str]
 
 
-MILLISECONDS = Unit("ms", lambda value: duration(value / 1e3), milliseconds)
-RATE = Unit("tokens/s", rate, rate)
-RATIO = Unit(TIMES, factor, factor)
-MEAN = Unit("tokens", "{:.2f}".format, "{:.2f}".format)
-SHARE = Unit("%", "{:.0%}".format, "{:.0%}".format)
-TOKENS = Unit("tokens", "{:,.0f}".format, "{:,.0f}".format)
+MILLISECONDS = Unit("ms", milliseconds)
+RATE = Unit("tokens/s", rate)
+RATIO = Unit(TIMES, factor)
+MEAN = Unit("tokens", "{:.2f}".format)
+SHARE = Unit("%", "{:.0%}".format)
+TOKENS = Unit("tokens", "{:,.0f}".format)
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
     """One figure of a column: `value` computes it, in `unit`, from the column's row of the result;
-    None while it is unknown.
+    None while it is unknown. `summary`: it is in the command line's table too, which has little
+    room. docs/figures.md says what each is.
     """
 
     name: str
     title: str
     unit: Unit
     value: Callable[[Row], float | None]
-    place: Place = "table"
+    summary: bool = False
 
     @property
     def heading(self) -> str:
@@ -116,30 +112,30 @@ class Figure:
 
 
 FIGURES = (
-    Figure("speedup", "speed-up", RATIO, lambda row: row.speedup.value or None, "summary"),
+    Figure("speedup", "speed-up", RATIO, lambda row: row.speedup.value or None, summary=True),
     Figure(
         "ttft",
         "TTFT",
         MILLISECONDS,
         lambda row: row.score.ttft * 1e3 if row.score.steps else None,
-        "summary",
+        summary=True,
     ),
-    Figure("tpot", "TPOT", MILLISECONDS, lambda row: row.score.tpot * 1e3 or None, "summary"),
-    Figure("rate", "tokens/s", RATE, lambda row: row.score.tokens_per_second or None, "summary"),
+    Figure("tpot", "TPOT", MILLISECONDS, lambda row: row.score.tpot * 1e3 or None, summary=True),
+    Figure("rate", "tokens/s", RATE, lambda row: row.rate or None, summary=True),
     Figure(
         "tokens_per_forward",
         "tokens per pass",
         MEAN,
         lambda row: row.score.tokens_per_forward or None,
-        "summary",
+        summary=True,
     ),
-    Figure("pass_cost", "time per pass", RATIO, lambda row: pass_cost(row) or None, "summary"),
+    Figure("pass_cost", "time per pass", RATIO, lambda row: pass_cost(row) or None, summary=True),
     Figure(
         "accepted",
         "accepted",
         SHARE,
         lambda row: row.score.acceptance if row.score.drafted else None,
-        "summary",
+        summary=True,
     ),
     Figure("drafted", "guessed", TOKENS, lambda row: row.score.drafted or None),
     Figure(
@@ -149,7 +145,10 @@ FIGURES = (
         lambda row: row.score.parts.get("draft", 0.0) / (row.score.seconds or 1) or None,
     ),
     Figure(
-        "forced", "forced", TOKENS, lambda row: float(row.score.forced) if row.score.masks else None
+        "forced",
+        "forced",
+        TOKENS,
+        lambda row: float(row.score.forced) if row.score.masks else None,
     ),
     Figure(
         "mask_wait",
@@ -161,7 +160,7 @@ FIGURES = (
     ),
     Figure("reused", "reused", TOKENS, lambda row: row.score.reused or None),
     Figure("rows", "rows", TOKENS, lambda row: row.score.rows or None),
-    Figure("tokens", "tokens", TOKENS, lambda row: row.score.length or None, "summary"),
+    Figure("tokens", "tokens", TOKENS, lambda row: row.score.length or None, summary=True),
     Figure("time", "time", MILLISECONDS, lambda row: row.score.seconds * 1e3 or None),
 )
 
@@ -172,11 +171,6 @@ def pass_cost(row: Row) -> float:
     """
     gain = 0.0 if row.score.fed else row.speedup.value
     return row.score.tokens_per_forward / gain if gain else 0.0
-
-
-def summary() -> tuple[Figure, ...]:
-    """The figures of a narrow table."""
-    return tuple(figure for figure in FIGURES if figure.place == "summary")
 
 
 def figure(name: str) -> Figure:

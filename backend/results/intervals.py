@@ -126,9 +126,9 @@ def paired(
 ) -> Ratio:
     """How many times as many tokens the first of two columns had at `moment` as the second, in
     seconds of either one's own clock since its first commit, which both have reached; UNKNOWN if
-    either had none. A step
-    that was under way counts by its share. `over`: no more of the time will be compared; until
-    then slices are not shortened, because who looks again and again is soon misled by chance.
+    either had none. A step that was under way counts by its share. `over`: no more of the time will
+    be compared; until then slices are not shortened, because who looks again and again is soon
+    misled by chance.
     """
     progress = [_progress(commits) for commits in (ours, theirs)]
     amounts = [float(np.interp(moment, clock, tokens)) for clock, tokens, _ in progress]

@@ -13,7 +13,7 @@ from typing import Literal
 
 from backend.events import NOISY
 from backend.results.intervals import UNKNOWN, Commit, Ratio, paired
-from backend.results.score import Score, State
+from backend.results.score import ENDED, Score, State
 from backend.results.scoreboard import Difference, Scoreboard
 
 Unit = Literal["token", "character"]
@@ -32,8 +32,6 @@ BUSY = 0.25
 
 #: Where neither column has written so many tokens, there is no ratio of them.
 LEAST_TOKENS = 20
-
-ENDED = ("done", "stopped", "failed")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ from typing import Literal, NamedTuple
 
 from backend.costs.pass_costs import UNKNOWN_COSTS, PassCosts
 from backend.decoding.drafter import UNDECIDED, Decision
-from backend.errors import Cause
 from backend.events import (
     CUT_SHORT,
     CostsKnown,
@@ -28,6 +27,7 @@ from backend.events import (
 from backend.results.intervals import Commit
 
 State = Literal["queued", "prefill", "decoding", "done", "stopped", "failed"]
+ENDED = ("done", "stopped", "failed")
 
 #: Positions of guesses that are told apart: no column drafts more, and a record may say anything.
 MOST_POSITIONS = 64
@@ -37,17 +37,13 @@ PARTS = ("draft", "mask", "forward", "rest")
 
 class Moment(NamedTuple):
     """An event that showed text or committed tokens: when it ended on the column's own clock, how
-    many tokens this run committed with it, how many rows were computed for them since the last
-    step, the seconds that it took itself, and the [origin, text] pairs that it showed. Before it
-    stood `start` tokens of this run; it is, or stands behind, step number `step` (0: none yet).
+    many tokens this run committed with it, and the [origin, text] pairs that it showed. It is, or
+    stands behind, step number `step` (0: none yet).
     """
 
     clock: float
     tokens: int
-    rows: int
-    seconds: float
     spans: list[list[str]]
-    start: int
     step: int
 
 
@@ -63,7 +59,6 @@ class Score:
     state: State = "queued"
     reason: str = ""  # why a column that is done ended
     message: str = ""  # why a column failed, a sentence
-    cause: Cause | None = None  # whose fault that is
     expected: str = ""  # what the grammar still wanted when the text was cut
     judged: Judged | None = None  # how a text was judged that its grammar let end
 
@@ -72,7 +67,6 @@ class Score:
     tokenizer: str = ""  # fingerprint of what the token ids mean; "": unknown
 
     clock: str = "own"  # whose time the seconds are of: the column's own, "server" or "network"
-    round_trip: float = 0.0  # seconds of an exchange with the server
 
     keeps_text: bool = True  # False: it promises the distribution alone
 
@@ -84,7 +78,7 @@ class Score:
 
     tokens: list[int] = field(default_factory=list)  # ids of the whole answer; []: unknown
     gaps: list[float] = field(default_factory=list)  # between the two best scores; inf: unknown
-    times: list[float] = field(default_factory=list)  # on the clock as each token was committed
+    length: int = 0  # tokens of the answer, also where their ids are not known
 
     commits: list[Commit] = field(default_factory=list)  # of each step
     moments: list[Moment] = field(default_factory=list)  # all that was shown, in order
@@ -93,7 +87,6 @@ class Score:
 
     seconds: float = 0.0
     ttft: float = 0.0
-    compiled: float = 0.0  # seconds that the grammar took to compile, its first mask included
     parts: dict[str, float] = field(default_factory=dict)  # seconds of each of PARTS
     masks: list[float] = field(default_factory=list)  # seconds of each mask, hidden or not
 
@@ -106,7 +99,6 @@ class Score:
     drafted: int = 0  # tokens proposed by a drafter, never those that a grammar forces
     accepted: int = 0  # of these, those that the target confirmed
     calls: int = 0  # passes of the draft
-    drafting: float = 0.0  # seconds that drafting took in `passes`, without the prompt's
     overlaps: list[float] = field(default_factory=list)  # 1 - TV, row by row; []: not computed
     depths: Counter[tuple[int, int]] = field(default_factory=Counter)  # (drafted, accepted)
     widths: Counter[int] = field(default_factory=Counter)  # rows of a pass -> passes
@@ -128,7 +120,7 @@ class Score:
                 self.spec, self.tokenizer = event.spec, event.tokenizer
                 self.keeps_text = event.keeps_text
             case Prepared():
-                self.reused, self.compiled = event.reused, event.compiled
+                self.reused = event.reused
                 self.prefilled = min(event.reused, self.prompt_tokens)
             case CostsKnown():
                 each, row = event.context_slope
@@ -146,25 +138,23 @@ class Score:
                 self.state = "stopped" if event.reason in CUT_SHORT else "done"
                 self.reason, self.expected = event.reason, event.expected
             case Failed():
-                self.state, self.message, self.cause = "failed", event.message, event.cause
+                self.state, self.message = "failed", event.message
             case _:
                 self._rarely(event)
 
     def _pass_time(self, event: Event) -> None:
         """Whatever takes time of the column's clock, or shows text, says so; a step says more."""
-        seconds, spans = getattr(event, "seconds", 0.0), getattr(event, "spans", [])
-        self.seconds += seconds
-        if spans:
-            moment = Moment(self.seconds, 0, 0, seconds, spans, self.length, self.steps)
-            self.moments.append(moment)
+        self.seconds += getattr(event, "seconds", 0.0)
+        if spans := getattr(event, "spans", []):
+            self.moments.append(Moment(self.seconds, 0, spans, self.steps))
 
     def _rarely(self, event: Event) -> None:
         """Fold in decisions, and events of programs, full contexts and finished texts."""
         match event:
             case Decided():
-                declined = tuple(event.declined)
+                why, declined = event.why, tuple(event.declined)
                 self.decision = Decision(
-                    event.settings, event.predicted, event.why, declined, event.plain
+                    event.settings, event.predicted, why, declined, event.plain
                 )
             case Fed():
                 self.fed += event.tokens
@@ -173,7 +163,7 @@ class Score:
             case Judged():
                 self.judged = event
             case Served():
-                self.clock, self.round_trip = event.clock, event.round_trip
+                self.clock = event.clock
                 self.model = event.model or self.model
                 self.prompt_tokens = event.prompt_tokens or self.prompt_tokens
             case _:
@@ -190,22 +180,18 @@ class Score:
             self._expect_plainly(self.ahead, self.length)
         elif step.rows:
             self.passes += 1
-            self.drafting += step.seconds.get("draft", 0.0)
             self.widths[step.rows] += 1
             self.calls += step.calls
             self._expect(step.rows, step.calls, count, self.length, self.last_rows)
         elif self.clock != "network":  # over which nobody knows how many passes came together
             self.passes += count - step.accepted
-        self.times += [self.seconds] * count
+        self.length += count
         self.commits.append(Commit(self.seconds, count, step.rows, step.calls))
         self.step_at[len(self.moments)] = step
-        start, taken = self.length - count, step.seconds["total"]
         self.state, self.prefilled = "decoding", self.prompt_tokens
         self.last_rows = step.rows if self.steps else 1
         self.steps += 1
-        self.moments.append(
-            Moment(self.seconds, count, step.rows, taken, step.spans, start, self.steps)
-        )
+        self.moments.append(Moment(self.seconds, count, step.spans, self.steps))
         self.rows += step.rows
         self.masks += step.masks
         self.overlaps += step.overlaps
@@ -222,20 +208,14 @@ class Score:
         """Add what a pass behind so much of the answer should have taken, and a plain one in its
         place for each token that it committed; the pass before had `before` rows.
         """
-        self.expected_seconds += self.expected_of(rows, calls, length, before)
+        passed = self.costs(rows, self.prompt_tokens + length)
+        changed = self.costs.width_change * (rows != before)
+        self.expected_seconds += passed + changed + calls * self.draft_cost
         self._expect_plainly(tokens, length)
 
     def _expect_plainly(self, tokens: int, length: int) -> None:
         """Add what plain passes take for tokens behind so much of the answer."""
         self.plain_seconds += tokens * self.costs(1, self.prompt_tokens + length)
-
-    def expected_of(self, rows: int, calls: int, length: int, before: int) -> float:
-        """Seconds that a pass behind so much of the answer should take by the costs known now, the
-        calls of the draft included; the pass before had `before` rows.
-        """
-        changed = self.costs.width_change * (rows != before)
-        passed = self.costs(rows, self.prompt_tokens + length)
-        return passed + changed + calls * self.draft_cost
 
     def _expect_anew(self) -> None:
         """Expect of all passes so far what the costs say that are known now."""
@@ -272,22 +252,12 @@ class Score:
         return {k: v if len(v) > 1 else v[0] for k, v in self.slots.items()}
 
     @property
-    def length(self) -> int:
-        """Tokens of the answer."""
-        return len(self.times)
-
-    @property
-    def decode_seconds(self) -> float:
-        """Time after the first token."""
-        return self.seconds - self.ttft
-
-    @property
     def tpot(self) -> float:
         """Seconds per output token after the first one; 0 while there are none. Tokens that the
         first step brought beside it count if a grammar forced them, else they are of the TTFT.
         """
         later = self.length - max(self.first_block, 1)
-        return self.decode_seconds / later if later > 0 else 0.0
+        return (self.seconds - self.ttft) / later if later > 0 else 0.0
 
     @property
     def tokens_per_second(self) -> float:
@@ -303,14 +273,6 @@ class Score:
     def mean_rows(self) -> float:
         """Rows of a decode pass on average; 0 while there are none."""
         return sum(k * n for k, n in self.widths.items()) / max(self.widths.total(), 1)
-
-    @property
-    def predicted(self) -> float:
-        """The speed-up over plain decoding that the measured costs of passes promise for the rows
-        and draft calls there were; 0 while unknown.
-        """
-        known = self.costs.known and self.expected_seconds > 0
-        return self.plain_seconds / self.expected_seconds if known else 0.0
 
     @property
     def acceptance(self) -> float:

@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from math import inf
 
 from backend.events import Conditions, Event, Preparing
-from backend.results.score import Score
+from backend.results.score import ENDED, Score
 from backend.strategies.column import RACE_MODEL, Column
 from backend.strategies.registry import BASELINE
-
-ENDED = ("done", "stopped", "failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,24 +130,17 @@ class Scoreboard:
 
     def must_match(self, index: int) -> bool:
         """True if the column must write what its reference writes."""
-        return self.scores[index].keeps_text and self.draws_alike(index)
-
-    def draws_alike(self, index: int) -> bool:
-        """True if the column's text has the distribution of its reference's."""
-        reference, column = self.reference(index), self.columns[index]
-        if reference is None or not self._same_weights(index, reference):
+        reference = self.reference(index)
+        if reference is None or not self.scores[index].keeps_text:
             return False
-        return self.columns[reference].grammar == column.grammar
-
-    def lossless(self, index: int) -> bool:
-        """True if the column promises the text of plain decoding on its model."""
-        return self.columns[index].lossless and self.scores[index].keeps_text
+        alike = self.columns[reference].grammar == self.columns[index].grammar
+        return alike and self._same_weights(index, reference)
 
     def keeps_text(self, index: int) -> bool:
         """True if the column promises the baseline's text: no grammar, and the same weights."""
         base = self.baseline_index
         alike = base is None or index == base or self._same_weights(index, base)
-        return self.lossless(index) and alike
+        return alike and self.columns[index].lossless and self.scores[index].keeps_text
 
     def control(self, index: int) -> bool:
         """True if the column does what the baseline does, on the same weights: chance alone has

@@ -15,8 +15,8 @@ from backend.results.figures import (
     rate,
     span,
 )
-from backend.results.result import ENDED, Doubt, Result, Row
-from backend.results.score import Score
+from backend.results.result import Doubt, Result, Row
+from backend.results.score import ENDED, Score
 from backend.results.scoreboard import Scoreboard
 
 #: Of "Why?" at most.
