@@ -180,7 +180,9 @@ class RowFile:
                 f"another file."
             ) from error
         except (OSError, UnicodeDecodeError, DerbyError) as error:
-            raise DerbyError(f"The results in {path} cannot be read: {error}.") from error
+            raise DerbyError(
+                f"The results in {path} cannot be read: {error}; name another file."
+            ) from error
 
     def add(self, row: Row) -> None:
         self.rows = with_row(self.rows, row)

@@ -8,7 +8,7 @@ from textwrap import shorten, wrap
 from backend.models.files import model_title
 from backend.records.record import RaceRecord, board
 from backend.results.figures import counted, factor, span
-from backend.results.result import Row, result_of
+from backend.results.result import Result, Row, result_of
 from backend.results.sentences import beside, doubt, headline, mark
 
 WIDTH, MARGIN, TOP, COLUMN, FOOT = 1200, 44, 190, 78, 90
@@ -38,7 +38,7 @@ def picture_of(record: RaceRecord) -> str:
     )
     for row in result.rows:
         y = TOP + COLUMN * row.column
-        parts += _bar(row, y, LENGTH / longest, won=row.column == result.winner)
+        parts += _bar(row, y, LENGTH / longest, result)
     one, bottom = BEGIN + LENGTH / longest, height - FOOT
     if result.baseline:
         parts += [_box(one - 1, TOP - 6, 2, bottom - TOP + 6, SOFT)]
@@ -56,11 +56,11 @@ def picture_of(record: RaceRecord) -> str:
     )
 
 
-def _bar(row: Row, y: float, unit: float, *, won: bool) -> list[str]:
+def _bar(row: Row, y: float, unit: float, result: Result) -> list[str]:
     """A column's name, what became of its text, its bar of `unit` pixels for a speed-up of 1, and
-    its number.
+    its number; of a noisy race the interval alone.
     """
-    colour = WINNER if won else PLAIN
+    colour = WINNER if row.column == result.winner else PLAIN
     name = shorten(row.name, 20, placeholder="...")
     parts = [
         _text(MARGIN, y + 24, name, 26, bold=True),
@@ -72,9 +72,10 @@ def _bar(row: Row, y: float, unit: float, *, won: bool) -> list[str]:
         low, high = (BEGIN + end * unit for end in row.speedup.interval)
         parts += [_box(low, y + 22, high - low, 2, INK)]
         parts += [_box(end - 1, y + 17, 2, 12, INK) for end in (low, high)]
-    number = factor(row.speedup.value) if row.speedup.value else "failed" if row.message else ""
+    known = row.speedup.value and result.doubt != "noisy"
+    number = factor(row.speedup.value) if known else "failed" if row.message else ""
     parts += [_text(RIGHT, y + 30, number + span(row.speedup), 28, colour, "end", bold=True)]
-    return [*parts, _text(RIGHT, y + 56, beside(row), 20, SOFT, "end")]
+    return [*parts, _text(RIGHT, y + 56, beside(row, result.doubt), 20, SOFT, "end")]
 
 
 def _box(x: float, y: float, width: float, height: float, colour: str) -> str:

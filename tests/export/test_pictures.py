@@ -13,12 +13,12 @@ from boards import LONG, LONG_PAIRS, started, written
 from hypothesis import given
 from recordings import EVERY, RECORDS, race_of
 
-from backend.events import Failed
+from backend.events import Conditions, Failed
 from backend.export.picture import WINNER, picture_of
 from backend.export.tables import csv_table, markdown
 from backend.records.file import from_bytes
 from backend.records.record import RaceRecord, board
-from backend.results.figures import FIGURES, factor
+from backend.results.figures import FIGURES, factor, span
 from backend.results.result import result_of
 from backend.strategies.column import OwnModel, parse_column
 
@@ -91,6 +91,17 @@ def test_bars_are_the_numbers_beside_them() -> None:
         assert any(factor(row.speedup.value) in each for each in said)
     assert picture.count(WINNER) == 3, "the name above, the winner's bar and number"
     require_legible(picture)
+
+
+def test_a_noisy_race_has_ranges_and_no_numbers() -> None:
+    record = from_bytes((ASSETS / "opening.json").read_bytes())
+    noisy = replace(record, events=(*record.events, Conditions(2, 0.9)))
+    result, said = result_of(board(noisy)), words(picture_of(noisy))
+    known = [row.speedup for row in result.rows if row.speedup.known]
+    assert result.doubt == "noisy"
+    assert known
+    assert all(any(span(ratio).strip() in each for each in said) for ratio in known)
+    assert not any(factor(row.speedup.value) in each for row in result.rows for each in said)
 
 
 def test_a_failed_column_says_so() -> None:
