@@ -16,10 +16,19 @@ from gradio_client import Client
 from mcp import ClientSession, types
 from mcp.client.streamable_http import streamable_http_client
 
-LOOP = {"prompt": "Why is it so, why is it", "lineup": "kv\nlookup", "model": "fake-loop"}
+LOOP: dict[str, Any] = {
+    "prompt": "Why is it so, why is it",
+    "lineup": "kv\nlookup",
+    "model": "fake-loop",
+}
 
 #: To which the fake model writes for minutes.
-ENDLESS = {"prompt": "Long one 7", "lineup": "kv", "max_new_tokens": 8000, "model": "fake-slow"}
+ENDLESS: dict[str, Any] = {
+    "prompt": "Long one 7",
+    "lineup": "kv",
+    "max_new_tokens": 8000,
+    "model": "fake-slow",
+}
 
 
 @pytest.fixture(scope="module")
