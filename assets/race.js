@@ -69,7 +69,7 @@ function speedup(column, i) {
   if (at === null && value !== null) return { value, sure, interval };
   const baseline = columns[base()];
   if (!baseline?.steps.length || !column.steps.length) return { value: 0, sure: false };
-  if (column === baseline) return { value: 1, sure: sure && amount(baseline, at ?? 0) >= LEAST };
+  if (column === baseline) return { value: 1, sure };
   const moment = Math.min(at ?? Infinity, drawing.moment ?? Infinity, end(column), end(baseline));
   const [own, other] = [amount(column, moment), amount(baseline, moment)];
   return { value: other ? own / other : 0, sure: sure && Math.max(own, other) >= LEAST };
@@ -275,11 +275,11 @@ function openStep(i, number, focus = "") {
   panel.scrollIntoView({ block: "nearest" });
 }
 
-// The pass of the most accepted guesses teaches what speculative decoding is.
+// The pass of the most guesses that a draft got right teaches what speculative decoding is.
 function explain() {
   let best = null;
-  columns.forEach(({ steps }, i) => steps.forEach(([, , , detail], n) => {
-    const accepted = (detail?.guesses ?? []).filter(([, , fate]) => fate === "accepted").length;
+  columns.forEach(({ steps }, i) => steps.forEach(([, , spans], n) => {
+    const accepted = spans.filter(([origin]) => origin === "drafted").length;
     const score = accepted + (i === drawing.winner ? 100 : 0);
     if (accepted > 1 && score > (best?.score ?? 0)) best = { score, i, n };
   }));

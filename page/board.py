@@ -10,9 +10,8 @@ _ASSETS = Path(__file__).resolve().parents[1] / "assets"
 
 def board(value: Any = None, **more: Any) -> gr.HTML:
     """A component whose value is a drawing (backend/results/drawing.py). It triggers `submit` when
-    a noisy race is to be run again, and `input` when a file of a race was dropped on it.
-
-    No subclass: gradio writes a stub file beside the module of each.
+    a noisy race is to be run again, and `input` when a file of a race was dropped on it: gr.on
+    takes no events of other names. No subclass: gradio writes a stub file beside each one's module.
     """
     html, css, js = (
         (_ASSETS / f"race.{kind}").read_text(encoding="utf-8") for kind in ("html", "css", "js")
@@ -23,5 +22,6 @@ def board(value: Any = None, **more: Any) -> gr.HTML:
         css_template=css,
         js_on_load=js,
         apply_default_css=False,
+        padding=False,
         **more,
     )
