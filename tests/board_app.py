@@ -18,6 +18,7 @@ with gr.Blocks() as demo:
     gr.Markdown("# A title")
     drawn, event = board(drawing(), elem_id="board"), gr.Textbox(label="event", elem_id="event")
     gr.Button("Draw", elem_id="draw").click(drawing, None, drawn, show_progress="hidden")
+    gr.Button("Read", elem_id="read").click(lambda value: value["phase"], drawn, event)
     drawn.submit(lambda: "again", None, event)
     drawn.input(lambda: "opened", None, event)
 _, address, _ = demo.launch(prevent_thread_lock=True, quiet=True)
