@@ -115,12 +115,16 @@ def plan_of(text: str, repeats: int, form: dict[str, Any], offer: Offer) -> Plan
 
 
 async def raced(host: Host, race: Race, seconds: float) -> Scoreboard:
-    """The race's end, after so many seconds at most; other visitors' races may run before it."""
+    """The race's end; other visitors' races may run before it. Raises DerbyError for one that takes
+    longer than so many seconds.
+    """
     board = Scoreboard(race.columns)
     async with aclosing(events_of(host, race, most=seconds)) as batches:
         async for events in batches:
             for event in events:
                 board.add(event)
+    if any(score.state == "stopped" for score in board.scores):
+        raise DerbyError(f"A race took longer than {seconds:g} s: ask for fewer tokens or columns.")
     return board
 
 
