@@ -105,6 +105,7 @@ def test_what_differs_from_the_run_is_said() -> None:
         ("kv lookup speculative:draft=a/b lookahead", (0.1, 0.08, 0.05, 0.04), 2),
         ("kv openvino_genai:lookup=4 lookup", (0.1, 0.05, 0.08), 1),
         ("kv lookup lookahead", (0.1, 0.12, 0.05), 0),
+        ("kv grammar lookup", (0.1, 0.05, 0.08), 2),
         ("kv lookup", (0.1, 0.2), 0),
     ],
 )
@@ -143,7 +144,7 @@ def test_whatever_cannot_be_written_is_a_sentence() -> None:
 
 
 def test_the_library_to_begin_with_is_one_that_can_do_what_the_column_did() -> None:
-    board = board_of("kv grammar:grammar=person", *written(0, [[n] for n in range(16)], 0.1))
+    board = board_of("kv kv:grammar=person", *written(0, [[n] for n in range(16)], 0.1))
     request, target = Request("Hi"), ModelSpec()
     assert not snippet(board, 1, request, target, "transformers").code
     assert usual_library(board, 1, request, target) == "openvino-genai"

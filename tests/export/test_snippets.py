@@ -201,8 +201,9 @@ def test_what_a_library_lacks_is_said_instead_of_guessed() -> None:
         "stateless": libraries,
         "lookahead": libraries,
         "speculative:draft=int4": libraries - {"openvino-genai"},
-        "grammar": {"transformers"},
-        "grammar:grammar=json": {"transformers", "openvino-genai"},
+        "grammar": libraries,
+        "kv:grammar=person": {"transformers"},
+        "kv:grammar=json": {"transformers", "openvino-genai"},
         "llamacpp:spec=ngram-mod": libraries - {"llama.cpp"},
     }
     for column, without in lacking.items():
