@@ -34,6 +34,8 @@ const counted = (n, noun) => `${n} ${noun}${n === 1 ? "" : "s"}`;
 const base = () => drawing.columns.findIndex((column) => column.verdict === "baseline");
 const over = () => !RUNNING.includes(drawing.phase);
 
+const percent = (p) => (p < 0.0005 ? "under 0.1%" : `${(100 * p).toFixed(p < 0.1 ? 1 : 0)}%`);
+
 // A token so that its spaces show.
 const visible = (text) =>
   text.replace(/\n/g, "\u21b5").replace(/\t/g, "\u21e5").replace(/^ +| +$/g, (spaces) => "\u2423".repeat(spaces.length));
@@ -225,15 +227,15 @@ function openStep(i, number, focus = "") {
   const panel = find(".step");
   const name = drawing.columns[i].name;
   const known = detail.top.length > 0;
-  const likely = (top) => (top ?? []).slice(0, 5).map(([text, p]) => `${visible(text)} ${(100 * p).toFixed(p < 0.1 ? 1 : 0)}%`).join("  \u00b7  ");
+  const likely = (top) => (top ?? []).slice(0, 5).map(([text, p]) => `${visible(text)} ${percent(p)}`).join("  \u00b7  ");
   const row = (tag, ...cells) => make("tr", "", "", ...cells.slice(0, known ? 4 : 3).map((cell) => make(tag, "", cell)));
   const accepted = detail.guesses.filter(([, , fate]) => fate === "accepted").length;
   const tree = detail.guesses.some(([, , , depth], n) => depth && depth !== n + 1);
   let place = 0;
   const rows = detail.guesses.map(([text, by, fate, depth]) => {
-    const indent = "\u2003".repeat(tree ? Math.min(16, Math.max(0, depth - 1)) : 0);
-    const line = row("td", indent + visible(text), by || name, FATES[fate] ?? fate, likely(fate === "accepted" ? detail.top[place++] : null));
+    const line = row("td", visible(text), by || name, FATES[fate] ?? fate, likely(fate === "accepted" ? detail.top[place++] : null));
     line.dataset.fate = fate;
+    if (tree) line.firstChild.style.paddingLeft = `${Math.min(16, Math.max(0, depth - 1))}em`;
     return line;
   });
   if (detail.chosen) rows.push(row("td", visible(detail.chosen), "the model", "its own choice", likely(detail.top[accepted])));

@@ -24,7 +24,12 @@ def fill(run: gr.State, lineup: gr.Textbox) -> dict[str, Any]:
             library = gr.Dropdown(list(LIBRARIES), label="Library", elem_id="code-library")
         note = plain(elem_id="code-note")
         code = gr.Code(
-            language=None, interactive=False, wrap_lines=True, label="Code", elem_id="code"
+            language=None,
+            interactive=False,
+            wrap_lines=True,
+            max_lines=24,
+            label="Code",
+            elem_id="code",
         )
         add = gr.Button("Race this code", size="sm", visible=False, elem_id="code-race")
 
