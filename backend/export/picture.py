@@ -14,7 +14,7 @@ from backend.results.sentences import beside, doubt, headline, mark
 WIDTH, MARGIN, TOP, COLUMN, FOOT = 1200, 44, 190, 78, 90
 
 #: Where bars begin, how long the longest may be, and where numbers end.
-BEGIN, LENGTH, RIGHT = 340, 560, WIDTH - MARGIN
+BEGIN, LENGTH, RIGHT = 320, 500, WIDTH - MARGIN
 
 INK, SOFT, FAINT, PLAIN, WINNER = "#1b2430", "#566273", "#eef1f5", "#64748b", "#00704e"
 

@@ -84,7 +84,7 @@ def test_bars_are_the_numbers_beside_them() -> None:
     bars = [float(wide) for wide in re.findall(r'width="([\d.]+)" height="30.0"', picture)][1::2]
     speeds = [row.speedup.value for row in result.rows]
     one = bars[1] / speeds[1]
-    assert bars == pytest.approx([one * speed for speed in speeds], abs=0.1)
+    assert bars == pytest.approx([one * speed for speed in speeds], abs=0.2)
     said = words(picture)
     for row in result.rows:
         assert row.name in said
