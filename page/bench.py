@@ -81,8 +81,8 @@ def fill(host: Host, offer: Offer, fields: Fields) -> None:
                         break
                 if counts:
                     done.append(row_of(plan, job, boards))
-                yield await shown(plan, done, over=False)
-            yield await shown(plan, done, over=True)
+                yield await outputs_of(plan, done, over=False)
+            yield await outputs_of(plan, done, over=True)
         except DerbyError as error:
             raise refusal(error) from error
 
@@ -128,7 +128,7 @@ async def raced(host: Host, race: Race, seconds: float) -> Scoreboard:
     return board
 
 
-async def shown(plan: Plan, rows: Sequence[Row], *, over: bool) -> tuple[Any, ...]:
+async def outputs_of(plan: Plan, rows: Sequence[Row], *, over: bool) -> tuple[Any, ...]:
     """The verdict, the table, the plot and the rows as CSV."""
     known = [
         each

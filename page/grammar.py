@@ -34,10 +34,10 @@ def fill(lineup: gr.Textbox) -> dict[str, Any]:
     async def look(kind: str, text: str, sample: str) -> str:
         try:
             source = GrammarSource(kind, text, "my own")  # pyright: ignore[reportArgumentType]
-            said = await asyncio.to_thread(verdict, source, sample, DEADLINE)
+            answer_text = await asyncio.to_thread(verdict, source, sample, DEADLINE)
         except DerbyError as error:
             raise refusal(error) from error
-        return said if sample else "It works."
+        return answer_text if sample else "It works."
 
     async def add(lineup: str, kind: str, text: str) -> tuple[str, str]:
         await look(kind, text, "")

@@ -18,8 +18,8 @@ HEADERS = {
 }
 
 
-def kept() -> gr.BrowserState:
-    """What keeps the races."""
+def past_races() -> gr.BrowserState:
+    """The past races, which the browser has."""
     return gr.BrowserState([], storage_key="decode-derby-races", secret="decode-derby")  # noqa: S106
 
 

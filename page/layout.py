@@ -35,7 +35,7 @@ def build(host: Host, offer: Offer) -> gr.Blocks:
             EXAMPLES[0].prompt, lines=1, max_lines=8, label="Prompt", elem_id="prompt", render=False
         )
         sidebar, fields = settings(offer, prompt)
-        run, races = gr.State(None, time_to_live=3600), history.kept()
+        run, races = gr.State(None, time_to_live=3600), history.past_races()
         with gr.Tabs(elem_id="tabs") as tabs:
             with _tab("Race"):
                 screen, follow = _race_tab(demo, host, offer, sidebar, fields, run, races)

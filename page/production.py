@@ -43,21 +43,21 @@ def fill(run: gr.State, lineup: gr.Textbox) -> dict[str, Any]:
         name = wanted or best or next(iter(LIBRARIES))
         columns, libraries = gr.Dropdown(names, value=names[index]), gr.Dropdown(value=name)
         try:
-            made = snippet(run.board, index, request, target, name)
+            written = snippet(run.board, index, request, target, name)
         except DerbyError as error:
             return [columns, libraries, str(error), None, gr.Button(visible=False)]
-        said = f"{made.raced} {made.note}".strip()
-        racing = made.column is not None and not made.raced
-        return [columns, libraries, said, made.code, gr.Button(visible=racing)]
+        remark = f"{written.raced} {written.note}".strip()
+        racing = written.column is not None and not written.raced
+        return [columns, libraries, remark, written.code, gr.Button(visible=racing)]
 
     def race(run: Run | None, chosen: str, name: str, lineup: str) -> tuple[str, str]:
         assert run is not None  # noqa: S101 (the button is there of a race only)
         names = [run.board.name(i) for i in range(len(run.race.columns))]
-        made = snippet(run.board, names.index(chosen), run.race.request, run.race.target, name)
-        return f"{lineup.rstrip()}\n{made.column}", "It is a column of the next race."
+        written = snippet(run.board, names.index(chosen), run.race.request, run.race.target, name)
+        return f"{lineup.rstrip()}\n{written.column}", "It is a column of the next race."
 
-    shown = [column, library, note, code, add]
-    column.input(show, [run, column], shown, **QUIET)
-    library.input(show, [run, column, library], shown, **QUIET)
+    outputs = [column, library, note, code, add]
+    column.input(show, [run, column], outputs, **QUIET)
+    library.input(show, [run, column, library], outputs, **QUIET)
     add.click(race, [run, column, library, lineup], [lineup, note], **QUIET)
-    return {"fn": show, "inputs": run, "outputs": shown, **QUIET}
+    return {"fn": show, "inputs": run, "outputs": outputs, **QUIET}

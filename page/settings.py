@@ -105,6 +105,6 @@ def _model(offer: Offer) -> dict[str, Any]:
     def places(engine: str) -> list[gr.Dropdown]:
         return [gr.Dropdown(choices(what, engine), value="") for what in ("precision", "device")]
 
-    shown = [fields["precision"], fields["device"]]
-    fields["engine"].input(places, fields["engine"], shown, **QUIET)
+    outputs = [fields["precision"], fields["device"]]
+    fields["engine"].input(places, fields["engine"], outputs, **QUIET)
     return fields
