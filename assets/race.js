@@ -235,7 +235,7 @@ function openStep(i, number, focus = "") {
   const rows = detail.guesses.map(([text, by, fate, depth]) => {
     const line = row("td", visible(text), by || name, FATES[fate] ?? fate, likely(fate === "accepted" ? detail.top[place++] : null));
     line.dataset.fate = fate;
-    if (tree) line.firstChild.style.paddingLeft = `${Math.min(16, Math.max(0, depth - 1))}em`;
+    if (tree) line.cells[0].style.paddingLeft = `${Math.min(16, Math.max(0, depth - 1))}em`;
     return line;
   });
   if (detail.chosen) rows.push(row("td", visible(detail.chosen), "the model", "its own choice", likely(detail.top[accepted])));
@@ -259,13 +259,18 @@ function openStep(i, number, focus = "") {
   const allowed = detail.allowed === null ? "" : `; the grammar allowed ${counted(detail.allowed, "next token")}`;
   const scratch = detail.window ? `; ${counted(detail.window, "row")} of the window looked for new guesses` : "";
   const before = steps.slice(0, number).map(([, , spans]) => spans.map(([, text]) => text).join("")).join("");
+  const head = row("th", "token", "by", "what became of it", "most likely there");
+  const wide = make("div", "wide", "", make("table", "", "", head, ...rows));
+  wide.tabIndex = 0; // it may be wider than a phone
+  wide.setAttribute("role", "group");
+  wide.setAttribute("aria-label", "Guesses of this step");
   panel.replaceChildren(
     make("header", "", "",
       make("strong", "", `${name}, pass ${detail.pass}`),
       make("span", "", `${counted(detail.rows, "row")} in ${detail.ms.toFixed(1)} ms: ${counts}${allowed}${scratch}`),
       go("\u2190", "Step before", number - 1), go("\u2192", "Next step", number + 1), button("\u00d7", "Close the step", close)),
     make("p", "given", `given: ${before ? `\u2026${before.slice(-80)}` : "the prompt"}`),
-    make("div", "wide", "", make("table", "", "", row("th", "token", "by", "what became of it", "most likely there"), ...rows)),
+    wide,
   );
   panel.onkeydown = ({ key }) => {
     if (key === "Escape") close();

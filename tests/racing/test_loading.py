@@ -103,8 +103,8 @@ SMALL = HeadShape(4, 1, 1, 4, 8, 1e-5, 1e4, layers=1, reads=(0,), window=8)
         (True, "theirs.safetensors", "trained for another model than 'fake'"),
         (True, "missing.safetensors", "missing.safetensors is not a trained draft"),
         (True, "text.safetensors", "text.safetensors is not a trained draft"),
-        (False, "theirs.safetensors", "A trained draft reads hidden states"),
-        (True, "trained", "There is no trained draft for 'fake'"),
+        (False, "theirs.safetensors", "No trained draft fits"),
+        (True, "trained", "No trained draft fits"),
     ],
 )
 def test_a_head_that_cannot_draft_here_is_refused(
