@@ -17,7 +17,8 @@ def drawing() -> Any:
 with gr.Blocks() as demo:
     gr.Markdown("# A title")
     drawn, event = board(drawing(), elem_id="board"), gr.Textbox(label="event", elem_id="event")
-    gr.Button("Draw", elem_id="draw").click(drawing, None, drawn, show_progress="hidden")
+    draw = gr.Button("Draw", elem_id="draw").click(drawing, None, drawn, show_progress="hidden")
+    draw.then(lambda: drawing()["phase"], None, event)
     gr.Button("Read", elem_id="read").click(lambda value: value["phase"], drawn, event)
     drawn.submit(lambda: "again", None, event)
     drawn.input(lambda: "opened", None, event)
