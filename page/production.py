@@ -27,7 +27,6 @@ def fill(run: gr.State, lineup: gr.Textbox) -> dict[str, Any]:
             language=None,
             interactive=False,
             wrap_lines=True,
-            max_lines=24,
             label="Code",
             elem_id="code",
         )
