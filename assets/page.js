@@ -97,7 +97,7 @@ window.derby = (() => {
       URL.revokeObjectURL(link.href);
     },
     share(query) {
-      const link = new URL(`?${query}`, location).href;
+      const link = new URL(query ? `?${query}` : location.pathname, location).href;
       navigator.clipboard?.writeText(link).catch(() => {});
       return link;
     },

@@ -311,7 +311,7 @@ function show() {
   columns.forEach(drawText);
   drawLanes();
   find(".race").dataset.phase = drawing.phase;
-  put(find(".status"), drawing.status);
+  put(find(".status"), `${drawing.phase === "recorded" ? "Recorded: " : ""}${drawing.status}`);
   const again = Boolean(drawing.noisy && over());
   find(".doubt").hidden = !(drawing.doubt || again);
   put(find(".doubt span"), drawing.doubt);

@@ -175,11 +175,12 @@ def cells(result: ColumnResult) -> list[str]:
 
 def verdict(known: Sequence[ColumnResult]) -> str:
     """What the results come to, in a sentence."""
-    best = winner((each.column, each.speedup, each.interval) for each in known)
+    same = [each for each in known if each.equal == each.prompts]
+    best = winner((each.column, each.speedup, each.interval) for each in same)
     for each in known:
         if each.column == best and each.speedup and each.interval:
             low, high = each.interval
             return f"{best} is fastest: {factor(each.speedup)} ({low:.2f}{DASH}{high:.2f})."
     if not any(each.interval for each in known):
         return "Four prompts or more are needed to name the fastest column."
-    return "No column was measurably faster than KV reuse."
+    return "No column with the same text was measurably faster than KV reuse."

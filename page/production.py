@@ -34,7 +34,7 @@ def fill(run: gr.State, lineup: gr.Textbox) -> dict[str, Any]:
 
     def show(run: Run | None, chosen: str | None = None, wanted: str | None = None) -> list[Any]:
         if run is None or not run.board.ended:
-            return [gr.skip(), gr.skip(), NO_RACE, None, gr.Button(visible=False)]
+            return [gr.skip(), gr.skip(), NO_RACE, gr.Code(visible=False), gr.Button(visible=False)]
         race, names = run.race, [run.board.name(i) for i in range(len(run.race.columns))]
         request, target = race.request, race.target
         index = names.index(chosen) if chosen in names else usual(run.board, request, target)
@@ -44,10 +44,12 @@ def fill(run: gr.State, lineup: gr.Textbox) -> dict[str, Any]:
         try:
             written = snippet(run.board, index, request, target, name)
         except DerbyError as error:
-            return [columns, libraries, str(error), None, gr.Button(visible=False)]
+            nothing = gr.Code(visible=False), gr.Button(visible=False)
+            return [columns, libraries, str(error), *nothing]
         remark = f"{written.raced} {written.note}".strip()
         racing = written.column is not None and not written.raced
-        return [columns, libraries, remark, written.code, gr.Button(visible=racing)]
+        code = gr.Code(written.code, visible=bool(written.code))
+        return [columns, libraries, remark, code, gr.Button(visible=racing)]
 
     def race(run: Run | None, chosen: str, name: str, lineup: str) -> tuple[str, str]:
         assert run is not None  # noqa: S101 (the button is there of a race only)

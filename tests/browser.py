@@ -52,6 +52,23 @@ def serving(
 
 
 @contextmanager
+def small_app(script: str, *arguments: str) -> Iterator[str]:
+    """The address of an app of the tests' own, in a process of its own."""
+    with subprocess.Popen(
+        [sys.executable, f"tests/{script}", *arguments],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        try:
+            yield next(line.strip() for line in process.stdout if line.startswith("http"))
+        finally:
+            process.terminate()
+
+
+@contextmanager
 def launched(*arguments: str) -> Iterator[Browser]:
     """A headless browser, with more arguments; without one, a failure where CI is set and a skip
     elsewhere.

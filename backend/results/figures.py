@@ -120,7 +120,9 @@ FIGURES = (
         lambda row: row.score.ttft * 1e3 if row.score.steps else None,
         summary=True,
     ),
-    Figure("tpot", "TPOT", MILLISECONDS, lambda row: row.score.tpot * 1e3 or None, summary=True),
+    Figure(
+        "tpot", "TPOT", MILLISECONDS, lambda row: 1e3 / row.rate if row.rate else None, summary=True
+    ),
     Figure("rate", "tokens/s", RATE, lambda row: row.rate or None, summary=True),
     Figure(
         "tokens_per_forward",

@@ -58,7 +58,10 @@ class Row:
 
     @property
     def rate(self) -> float:
-        return self.score.tokens_per_second
+        """Up to the moment, as the speed-up is; of a program, whose unit is another, as a whole."""
+        if self.score.fed:
+            return self.score.tokens_per_second
+        return self.amount / self.moment if self.moment else 0.0
 
     @property
     def saved(self) -> float:

@@ -35,7 +35,9 @@ def headline(board: Scoreboard, result: Result) -> str:
         return messages.pop() if len(messages) == 1 else "No column finished."
     if not (result.finished or board.ended):
         return "Columns take turns; each is timed only while it computes."
-    return " ".join(filter(None, (_speed(board, result), _texts(result), _failures(rows))))
+    early = "Stopped early." if any(row.state == "stopped" for row in rows) else ""
+    parts = (early, _speed(board, result), _texts(result), _failures(rows))
+    return " ".join(filter(None, parts))
 
 
 def _speed(board: Scoreboard, result: Result) -> str:
@@ -63,7 +65,14 @@ def _texts(result: Result) -> str:
     if result.texts == "":
         return ""
     others = [row.name for row in result.rows if row.text == "different"]
-    return f"{'All' if not others else 'All other'} texts are identical."
+    cut = any(_cut(row) for row in result.rows)
+    same = f"texts are identical{' as far as they go' if cut else ''}."
+    return f"{listed(others)} wrote another text; the other {same}" if others else f"All {same}"
+
+
+def _cut(row: Row) -> bool:
+    """True if the column ended before its text did."""
+    return row.text == "same" and (row.state == "stopped" or row.score.reason == "photo finish")
 
 
 def _failures(rows: Sequence[Row]) -> str:
@@ -90,7 +99,9 @@ def taken_by_others(found: Conditions) -> str:
 def mark(row: Row) -> str:
     """How the column's text compares, in two words; "" if there is nothing to compare it with."""
     judged = row.score.judged
-    return "not valid" if judged and judged.verdict == "invalid" else _MARKS[row.text]
+    if judged and judged.verdict == "invalid":
+        return "not valid"
+    return "same so far" if _cut(row) else _MARKS[row.text]
 
 
 def beside(row: Row, doubt: Doubt = "") -> str:

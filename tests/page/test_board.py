@@ -2,17 +2,14 @@
 
 import copy
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from browser import ROOT
+from browser import ROOT, small_app
 from playwright.sync_api import Browser, Page, expect
 
 pytestmark = pytest.mark.browser
@@ -61,18 +58,8 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def place(file: Path) -> Iterator[str]:
     """The app's address."""
-    with subprocess.Popen(
-        [sys.executable, "tests/board_app.py", str(file)],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
-        try:
-            yield next(line.strip() for line in process.stdout if line.startswith("http"))
-        finally:
-            process.terminate()
+    with small_app("board_app.py", str(file)) as address:
+        yield address
 
 
 @pytest.fixture
@@ -241,7 +228,7 @@ def test_a_dropped_record_opens_and_another_file_does_not(page: Page) -> None:
     record["drawing"]["status"] = "Two raced."
     drop(page, json.dumps(record))
     expect(page.locator(".lane")).to_have_count(2)
-    expect(page.locator(".status")).to_have_text("Two raced.")
+    expect(page.locator(".status")).to_have_text("Recorded: Two raced.")
     expect(page.locator("#event textarea, #event input")).to_have_value("opened")
     for wrong in ("{", "{}", '{"drawing": {"columns": [{"steps": 3}]}}', "null"):
         drop(page, wrong)

@@ -2,18 +2,15 @@
 
 import asyncio
 import json
-import os
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from contextlib import ExitStack
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from browser import small_app
 from mcp import ClientSession
 from mcp.client.streamable_http import streamable_http_client
 from starlette.types import Message, Scope
@@ -21,13 +18,12 @@ from starlette.types import Message, Scope
 from page import guests
 from page.guests import COOKIE, NESTING, WAITING, Guests
 
-ROOT = Path(__file__).parents[2]
 JOIN, RACE = "gradio_api/queue/join", "gradio_api/call/race"
 
 
 @pytest.fixture(scope="module")
 def app() -> Iterator[str]:
-    with served() as found:
+    with small_app("small_app.py", "") as found:
         yield found
 
 
@@ -36,24 +32,6 @@ def small(app: str) -> Iterator[str]:
     yield app
     with httpx.Client(base_url=app, timeout=60) as client:
         result(client, "finish")  # what a test that fails leaves behind
-
-
-@contextmanager
-def served(root_path: str = "") -> Iterator[str]:
-    """The address of the small app, in a process of its own."""
-    command = [sys.executable, "tests/small_app.py", root_path]
-    with subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
-        try:
-            yield next(line.strip() for line in process.stdout if line.startswith("http"))
-        finally:
-            process.terminate()
 
 
 def browser(address: str, stack: ExitStack) -> httpx.Client:
@@ -311,7 +289,7 @@ def test_tools_answer_through_it(small: str) -> None:
 
 
 def test_a_sub_path_of_a_proxy_works() -> None:
-    with served("/derby") as local:
+    with small_app("small_app.py", "/derby") as local:
         for base in (local, f"{local}derby/"):  # of a proxy that takes the path away, or not
             with httpx.Client(base_url=base, timeout=60) as client:
                 assert client.get("config").json()["root"].endswith("/derby")

@@ -69,6 +69,8 @@ def test_a_speed_up_is_the_ratio_of_the_amounts_at_any_time(
     elif all(at):
         assert row.speedup.value == pytest.approx(at[1] / at[0])
         assert row.speedup.low <= row.speedup.value <= row.speedup.high
+        if base.moment == row.moment:
+            assert row.rate / base.rate == pytest.approx(row.speedup.value)
 
 
 def test_what_a_column_writes_after_the_finish_changes_nothing() -> None:
