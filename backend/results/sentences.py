@@ -71,8 +71,8 @@ def _texts(result: Result) -> str:
 
 
 def _cut(row: Row) -> bool:
-    """True if the column ended before its text did."""
-    return row.text == "same" and (row.state == "stopped" or row.score.reason == "photo finish")
+    """True if there is, or would be, more of the column's text."""
+    return row.text == "same" and (row.state != "done" or row.score.reason == "photo finish")
 
 
 def _failures(rows: Sequence[Row]) -> str:
