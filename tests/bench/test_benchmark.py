@@ -203,9 +203,10 @@ def test_every_column_is_compared_with_kv_reuse_in_all_and_by_category() -> None
     for result in found:
         assert result.prompts == result.equal == (3 if result.category == "all" else 1)
         assert result.tpot
-        assert result.spread
-        assert result.speedup
-        assert result.spread[0] <= result.speedup <= result.spread[1]
+        if result.spread:  # else the first to finish was there before twenty tokens
+            assert result.spread[0] <= (result.speedup or 0) <= result.spread[1]
+        else:
+            assert result.speedup is None
         assert result.interval is None, "three prompts are too few"
         if result.column == "KV reuse":
             assert (result.speedup, result.acceptance) == (1.0, None)
