@@ -13,8 +13,7 @@ from backend.errors import DerbyError, unknown
 from backend.libraries.library import Library
 from backend.libraries.server import is_address
 from backend.limits import PRIVATE, Limits
-from backend.models.files import BUILT_IN, is_path
-from backend.models.gguf import SUFFIX
+from backend.models.files import BUILT_IN, SUFFIX, is_path
 from backend.models.hub import HUB_ID
 from backend.racing.race import MAX_COLUMNS
 from backend.strategies.column import Column, settings_of

@@ -25,6 +25,7 @@ from backend.racing.ledger import Ledger
 from backend.racing.models import LoadedModels
 from backend.results.sentences import taken_by_others
 from backend.types import Request, Sampling
+from experiments.built_in import built_in
 from experiments.coverage import COVERAGE
 from experiments.experiment import Experiment, Setup
 from experiments.first_token import FIRST_TOKEN
@@ -69,6 +70,7 @@ def command(experiment: Experiment) -> Callable[..., None]:
 
 for each in EXPERIMENTS:
     app.command(each.name, help=each.help)(command(each))
+app.command("built_in")(built_in)
 app.command("gpu")(gpu)
 app.command("train")(train)
 

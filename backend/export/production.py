@@ -12,8 +12,7 @@ from backend.libraries.library import NO_DRAFT, Library, Settings
 from backend.libraries.llamacpp import LLAMACPP
 from backend.libraries.openvino_genai import OPENVINO_GENAI
 from backend.libraries.transformers import TRANSFORMERS
-from backend.models.files import BUILT_IN
-from backend.models.gguf import SUFFIX
+from backend.models.files import BUILT_IN, SUFFIX
 from backend.programs.parser import is_program
 from backend.results.figures import likely
 from backend.results.result import result_of

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from backend.errors import DerbyError
-from backend.models.builtin import built_in_folder, built_in_gguf
+from backend.models.builtin import FINGERPRINT, built_in_folder, built_in_gguf
 from backend.models.checkpoint import loading_error, read_object
-from backend.models.gguf import SUFFIX
 from backend.models.hub import HUB_ID, IR, Say, hub_folder
 
 BUILT_IN = "built-in"
+
+SUFFIX = ".gguf"
 
 #: What the built-in model is called by those who made it.
 BUILT_IN_TITLE = "SmolLM2-135M-Instruct"
@@ -208,7 +209,7 @@ def _describe(folder: Path, name: str) -> ModelFiles:
     )
     return ModelFiles(
         folder=folder,
-        fingerprint=fingerprint_of(folder),
+        fingerprint=FINGERPRINT if name == BUILT_IN else fingerprint_of(folder),
         max_context=original or longest,
         vocab_size=config["vocab_size"],
         eos_ids=_eos_ids(folder, name, config.get("eos_token_id")),

@@ -56,7 +56,7 @@ def test_an_ir_of_another_version_of_a_converter_is_made_anew(
     monkeypatch.setattr(export, "_make", lambda path, *_: made.append(path))
     for installed in ("1", "1", "2"):
         monkeypatch.setattr(cache, "version", lambda _package, installed=installed: installed)
-        export.openvino_ir(export.ModelSpec(), print)
+        export.openvino_ir(export.ModelSpec("owner/model"), print)
     assert len(made) == 2
     assert len([path for path in own_cache.iterdir() if path.is_dir()]) == 1, "in its place"
 

@@ -33,7 +33,7 @@ from backend.engines.openvino.conversion import (
 from backend.engines.openvino.merge import merge_products
 from backend.errors import unknown
 from backend.models.checkpoint import quantised_as, read_object
-from backend.models.files import ModelFiles, Say, model_files
+from backend.models.files import BUILT_IN, ModelFiles, Say, model_files
 from backend.models.prepared import is_prepared, prepared, versions
 from backend.types import ModelSpec
 
@@ -73,6 +73,8 @@ def openvino_ir(spec: ModelSpec, say: Say) -> Path:
     if spec.precision not in BYTES:
         raise unknown("precision", spec.precision, BYTES)
     files = model_files(spec.name, say)
+    if spec.name == BUILT_IN and spec.precision == "fp32":
+        return files.folder
     name, key = _place(spec.precision, files)
     if spec.precision == "int4" and not is_prepared(name, key):
         with suppress(RefusedError):

