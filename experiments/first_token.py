@@ -19,9 +19,8 @@ import psutil
 from backend.engines.registry import engine_named
 from backend.errors import DerbyError
 from backend.models.builtin import built_in_folder
-from backend.models.cache_folder import CACHE, cache_dir
 from backend.models.files import Say
-from backend.models.prepared import prepared
+from backend.models.prepared import CACHE, cache_dir, prepared
 from experiments.experiment import Experiment, Setup
 
 #: A Llama of 1.17 B parameters, in bfloat16 2.3 GB, with the built-in model's tokenizer.

@@ -11,7 +11,7 @@ from pathlib import Path
 from backend.costs.pass_costs import PassCosts
 from backend.engines.base import Engine
 from backend.errors import DerbyError
-from backend.models.cache_folder import cache_dir
+from backend.models.prepared import cache_dir
 from backend.untrusted import read_as
 
 log = logging.getLogger(__name__)

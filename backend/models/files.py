@@ -15,19 +15,16 @@ from backend.models.hub import HUB_ID, IR, Say, hub_folder
 
 BUILT_IN = "built-in"
 
-SUFFIX = ".gguf"
-
 #: What the built-in model is called by those who made it.
 BUILT_IN_TITLE = "SmolLM2-135M-Instruct"
+
+SUFFIX = ".gguf"
 
 #: Names under which configs state how far sliding layers see (the second is GPT-Neo's).
 WINDOWS = ("sliding_window", "window_size")
 
-#: What titles stand for in this process.
-_titles: dict[str, str] = {}
-
-#: Blocks of 4 KB of a file that tell it from others.
-SAMPLES = 256
+#: Names under which they state the longest context, if not under transformers' own (MPT, BLOOM).
+LENGTHS = ("max_position_embeddings", "max_seq_len", "seq_length")
 
 #: Rotary positions with two sets of factors, for texts of the original length and for longer ones.
 LONGROPE = "longrope"
@@ -36,17 +33,17 @@ LONGROPE = "longrope"
 #: for ALiBi has none. Mamba: a limit of ours, for its state takes the same memory for any text.
 ENDLESS_CONTEXT = {"bloom": 2048, "mamba": 1 << 18, "mamba2": 1 << 18, "falcon_mamba": 1 << 18}
 
+#: What titles stand for in this process.
+_titles: dict[str, str] = {}
+
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
     """A Hugging Face folder with its weights, and what every engine must know of it.
 
-    `ready_made` folders hold an OpenVINO model (IR) instead of safetensors. Equal fingerprints
-    mean the same model: see `fingerprint_of`.
-    Of the layers, those in `sliding` see only the last `window` positions. `row_bytes` is what a
-    token takes in a KV cache of float32; 0: not known.
-
-    `capped`: a sentence on why `max_context` is not all that the model reads; "": it is.
+    `ready_made` folders hold an OpenVINO model (IR) instead of safetensors. Layers in `sliding` see
+    only the last `window` positions. `capped`: a sentence on why `max_context` is not all that the
+    model reads; "": it is. `row_bytes`: a token's share of a float32 KV cache; 0: not known.
     """
 
     folder: Path
@@ -62,13 +59,13 @@ class ModelFiles:
 
     @property
     def weights(self) -> int:
-        """How many there are in its safetensors files, by the headers of these."""
+        """How many there are in its safetensors files."""
         return weights_in(self.folder)
 
 
 def weights_in(folder: Path) -> int:
-    """How many weights there are in a folder's safetensors files, by the headers of these. Raises
-    DerbyError for a damaged one.
+    """How many weights a folder's safetensors files have, by their headers. Raises DerbyError for a
+    damaged one.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -91,55 +88,6 @@ def weights_in(folder: Path) -> int:
 def model_title(name: str) -> str:
     """What people call the model of that name."""
     return BUILT_IN_TITLE if name == BUILT_IN else name
-
-
-def model_files(name: str, say: Say) -> ModelFiles:
-    """Find the model called `name`, downloading it if need be.
-
-    `name` is "built-in", a folder (absolute, or starting with "." or "~"), or a Hub id
-    "owner/model". `say` receives short sentences about what takes long. Raises DerbyError when
-    there is no such model, or none that can be loaded safely.
-    """
-    return _describe(model_folder(name, say), name)
-
-
-def gguf_file(name: str, say: Say) -> Path:
-    """The GGUF file called `name`: the built-in model's, a path, or the Hub's "owner/model:FILE".
-    Raises DerbyError if there is none.
-    """
-    if name == BUILT_IN:
-        return built_in_gguf(say)
-    file = _place(name, say)
-    if file.suffix != SUFFIX or not file.is_file():
-        raise DerbyError(
-            f"{name!r} is no GGUF file, and llama.cpp reads only those: name one, of a folder as "
-            "folder/FILE, of the Hub as owner/model:FILE, or choose another column."
-        )
-    return file
-
-
-def model_folder(name: str, say: Say) -> Path:
-    """The folder of the model called `name`, of which only the files' names are read; see
-    model_files.
-    """
-    if name == BUILT_IN:
-        return built_in_folder(say)
-    folder = _place(name, say)
-    if folder.suffix == SUFFIX:
-        raise DerbyError(
-            f"{name!r} is a GGUF file, which llama.cpp runs: choose its column, -c llamacpp, or "
-            "the model's safetensors."
-        )
-    if not folder.is_dir():
-        raise DerbyError(f"There is no model folder {name!r}: check the path.")
-    weights = is_ready_made(folder) or any(folder.glob("*.safetensors"))
-    if not weights or not (folder / "config.json").is_file():
-        raise DerbyError(
-            f"{name!r} is not a model folder: it needs config.json and *.safetensors files (no "
-            f"pickles, which can run code), or {IR[0]} and {IR[1]}."
-        )
-    _require_every_shard(folder, name)
-    return folder
 
 
 def is_path(name: str) -> bool:
@@ -167,38 +115,72 @@ def _place(name: str, say: Say) -> Path:
     )
 
 
+def gguf_file(name: str, say: Say) -> Path:
+    """The GGUF file called `name`: the built-in model's, a path, or the Hub's "owner/model:FILE".
+    Raises DerbyError if there is none.
+    """
+    if name == BUILT_IN:
+        return built_in_gguf(say)
+    file = _place(name, say)
+    if file.suffix != SUFFIX or not file.is_file():
+        raise DerbyError(
+            f"{name!r} is no GGUF file, and llama.cpp reads only those: name one, of a folder as "
+            "folder/FILE, of the Hub as owner/model:FILE, or choose another column."
+        )
+    return file
+
+
+def model_folder(name: str, say: Say) -> Path:
+    """The folder of the model called `name`, fetched if need be: "built-in", a folder (absolute, or
+    starting with "." or "~"), or a Hub id "owner/model". `say` receives short sentences about what
+    takes long. Raises DerbyError unless it has a configuration and weights without code.
+    """
+    if name == BUILT_IN:
+        return built_in_folder(say)
+    folder = _place(name, say)
+    if folder.suffix == SUFFIX:
+        raise DerbyError(
+            f"{name!r} is a GGUF file, which llama.cpp runs: choose its column, -c llamacpp, or "
+            "the model's safetensors."
+        )
+    if not folder.is_dir():
+        raise DerbyError(f"There is no model folder {name!r}: check the path.")
+    weights = is_ready_made(folder) or any(folder.glob("*.safetensors"))
+    if not weights or not (folder / "config.json").is_file():
+        raise DerbyError(
+            f"{name!r} is not a model folder: it needs config.json and *.safetensors files (no "
+            f"pickles, which can run code), or {IR[0]} and {IR[1]}."
+        )
+    return folder
+
+
 def is_ready_made(folder: Path) -> bool:
     """Whether the weights are an OpenVINO model's alone; safetensors, if there are any, win."""
     return all((folder / name).is_file() for name in IR) and not any(folder.glob("*.safetensors"))
 
 
 def stored_precision(folder: Path) -> str:
-    """In how many bits a ready-made OpenVINO model stores its weights, as precisions call it."""
+    """In how many bits a ready-made OpenVINO model stores its weights, as precisions call it: int4
+    models keep their embeddings and their output projection in int8.
+    """
     graph = (folder / IR[0]).read_bytes()
-    for precision, kinds in (("int4", rb"[ui]4"), ("int8", rb"[ui]8")):
-        if re.search(rb'element_type="' + kinds + rb'"', graph):
+    for precision, kinds in (("int4", rb"[ui]4|nf4"), ("int8", rb"[ui]8")):
+        if re.search(rb'element_type="(%b)"' % kinds, graph):
             return precision
     return "fp32"
 
 
-def _require_every_shard(folder: Path, name: str) -> None:
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        shards = read_object(index, name).get("weight_map")
-        if not isinstance(shards, dict):
-            raise DerbyError(f"The {index.name} of {name!r} is no index: fetch it again.")
-        if missing := sorted(f for f in set(shards.values()) if not (folder / str(f)).is_file()):
-            raise DerbyError(
-                f"The model in {name!r} lacks {missing[0]}, which its index names: "
-                "finish the download."
-            )
-
-
-def _describe(folder: Path, name: str) -> ModelFiles:
+def model_files(name: str, say: Say) -> ModelFiles:
+    """The files of the model called `name`: see model_folder. Raises DerbyError if there is no such
+    model, or its configuration cannot be read.
+    """
+    folder = model_folder(name, say)
     try:
         config = _text_config(folder, name)
         window, sliding = _window(config)
         longest, original = config["max_position_embeddings"], _original_context(config)
+        eos_ids = _eos_ids(folder, name, config.get("eos_token_id"))
+        row_bytes = _row_bytes(config)
     except DerbyError:
         raise
     except Exception as error:  # whatever its makers wrote
@@ -212,32 +194,35 @@ def _describe(folder: Path, name: str) -> ModelFiles:
         fingerprint=FINGERPRINT if name == BUILT_IN else fingerprint_of(folder),
         max_context=original or longest,
         vocab_size=config["vocab_size"],
-        eos_ids=_eos_ids(folder, name, config.get("eos_token_id")),
+        eos_ids=eos_ids,
         window=window,
         sliding=sliding,
         ready_made=is_ready_made(folder),
         capped=capped if original else "",
-        row_bytes=_row_bytes(config),
+        row_bytes=row_bytes,
     )
 
 
-def _row_bytes(config: dict[str, Any]) -> int:
-    """ModelFiles.row_bytes, of the names that nearly all configurations use."""
-    layers, heads, width = map(
-        config.get, ("num_hidden_layers", "num_attention_heads", "hidden_size")
-    )
-    if not (layers and heads and width):
-        return 0
-    head = config.get("head_dim") or width // heads
-    return 2 * 4 * layers * (config.get("num_key_value_heads") or heads) * head
+def fingerprint_of(folder: Path) -> str:
+    """Equal ones mean the same weights: of the Hub's commit, or of the folder and its files' sizes
+    and times. None of their bytes are read.
+    """
+    if folder.parent.name == "snapshots":
+        facts = [folder.parent.parent.name, folder.name]
+    else:
+        files = sorted(
+            (folder / "config.json", *folder.glob("*.safetensors"), *map(folder.joinpath, IR))
+        )
+        stats = [(path.name, path.stat()) for path in files if path.is_file()]
+        facts = [str(folder), *(f"{name} {s.st_size} {s.st_mtime_ns}" for name, s in stats)]
+    return hashlib.sha256("\n".join(facts).encode()).hexdigest()
 
 
 def _text_config(folder: Path, name: str) -> dict[str, Any]:
     """The language model's configuration, with context length and vocabulary size stated."""
     stated = read_object(folder / "config.json", name)
     windows = any(stated.get(name) for name in WINDOWS)
-    plain = _is_complete(stated) and not windows
-    if plain and "long_factor" not in str(_ropes(stated)):
+    if _is_complete(stated) and not windows and "long_factor" not in str(_ropes(stated)):
         return stated
     # Where sizes are left to the architecture's defaults, or nested, and for which layers slide,
     # transformers knows; it takes seconds to import, so it is asked only then.
@@ -245,10 +230,7 @@ def _text_config(folder: Path, name: str) -> dict[str, Any]:
 
     whole = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     text = whole.get_text_config(decoder=True)
-    # Some architectures keep the length under a name of their own, to which the first of these
-    # leads (GPT-2: n_positions) or not (MPT, BLOOM).
-    names = ("max_position_embeddings", "max_seq_len", "seq_length")
-    length = next(filter(None, (getattr(text, name, None) for name in names)), None)
+    length = next(filter(None, (getattr(text, name, None) for name in LENGTHS)), None)
     length = length or ENDLESS_CONTEXT.get(text.model_type)
     config = {**text.to_dict(), "max_position_embeddings": length}
     if not _is_complete(config):
@@ -260,10 +242,8 @@ def _text_config(folder: Path, name: str) -> dict[str, Any]:
 
 
 def _is_complete(config: dict[str, Any]) -> bool:
-    return all(
-        isinstance(config.get(name), int) and config[name] > 0
-        for name in ("max_position_embeddings", "vocab_size")
-    )
+    sizes = (config.get(name) for name in ("max_position_embeddings", "vocab_size"))
+    return all(isinstance(size, int) and size > 0 for size in sizes)
 
 
 def _ropes(config: dict[str, Any]) -> list[dict[str, Any]]:
@@ -296,25 +276,15 @@ def _window(config: dict[str, Any]) -> tuple[int, tuple[bool, ...]]:
     return window, sliding
 
 
-def fingerprint_of(folder: Path) -> str:
-    """SHA-256 over config.json and samples of the weights: see `digest_of_samples`."""
-    weights = IR if is_ready_made(folder) else sorted(p.name for p in folder.glob("*.safetensors"))
-    files = [folder / name for name in ("config.json", *weights)]
-    return hashlib.sha256("\n".join(map(digest_of_samples, files)).encode()).hexdigest()
-
-
-def digest_of_samples(path: Path) -> str:
-    """SHA-256 of a file's size, its first megabyte, and SAMPLES blocks spread over all of it. Of
-    weights it reads so much that another model's, or another training's, differ.
-    """
-    size = path.stat().st_size
-    digest = hashlib.sha256(str(size).encode())
-    with path.open("rb") as file:
-        digest.update(file.read(1 << 20))
-        for sample in range(SAMPLES):
-            file.seek(size * sample // SAMPLES)
-            digest.update(file.read(4096))
-    return digest.hexdigest()
+def _row_bytes(config: dict[str, Any]) -> int:
+    """ModelFiles.row_bytes, of the names that nearly all configurations use."""
+    layers, heads, width = map(
+        config.get, ("num_hidden_layers", "num_attention_heads", "hidden_size")
+    )
+    if not (layers and heads and width):
+        return 0
+    head = config.get("head_dim") or width // heads
+    return 2 * 4 * layers * (config.get("num_key_value_heads") or heads) * head
 
 
 def _eos_ids(folder: Path, name: str, fallback: Any) -> frozenset[int]:

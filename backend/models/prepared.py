@@ -1,4 +1,4 @@
-"""Folders of the cache that take long to make: each made once, and put in place at once."""
+"""The cache folder, and what takes long to make in it: each folder made once, in place at once."""
 
 import os
 import shutil
@@ -8,19 +8,27 @@ from importlib.metadata import version
 from pathlib import Path
 
 from backend.errors import NO_ROOM, NOT_ALLOWED, DerbyError
-from backend.models.cache_folder import cache_dir
+
+#: The environment variable that names another cache folder.
+CACHE = "DECODE_DERBY_CACHE"
 
 #: The file that says how a folder was made.
 KEY = "key.txt"
-
-#: How the name of a folder ends that is being made.
-PARTIAL = ".partial"
 
 #: A build that failed with fewer bytes free than this failed for want of them: libraries tell that
 #: in ways of their own.
 NEARLY_FULL = 1 << 20
 
 Say = Callable[[str], None]
+
+
+def cache_dir() -> Path:
+    """Where prepared folders and measured costs live, absolute."""
+    import platformdirs
+
+    named = os.environ.get(CACHE)
+    path = Path(named).expanduser() if named else platformdirs.user_cache_path("decode-derby")
+    return path.absolute()
 
 
 def versions(*packages: str) -> str:
@@ -45,24 +53,26 @@ def prepared(name: str, key: str, build: Callable[[Path], None], say: Say = lamb
     cache cannot be written, and whatever the build raises.
     """
     folder = cache_dir() / name
-    if not is_prepared(name, key):
-        with _sentences(), _locked(folder, say):
-            if not is_prepared(name, key):  # whoever held the lock may just have made it
-                partial = folder.with_name(f"{name}{PARTIAL}")
-                shutil.rmtree(partial, ignore_errors=True)  # a killed process's
-                partial.mkdir()
-                try:
-                    build(partial)
-                    (partial / KEY).write_text(key, encoding="utf-8")
-                    shutil.rmtree(folder, ignore_errors=True)
-                    os.replace(partial, folder)  # noqa: PTH105 (it never lands inside the other)
-                finally:
-                    shutil.rmtree(partial, ignore_errors=True)
+    if is_prepared(name, key):
+        return folder
+    partial = folder.with_name(f"{name}.partial")
+    with _refusals(), _lock(folder, say):
+        if is_prepared(name, key):  # by another process, meanwhile
+            return folder
+        shutil.rmtree(partial, ignore_errors=True)  # a killed process's
+        partial.mkdir()
+        try:
+            build(partial)
+            (partial / KEY).write_text(key, encoding="utf-8")
+            shutil.rmtree(folder, ignore_errors=True)
+            os.replace(partial, folder)  # noqa: PTH105 (it never lands inside the other)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
     return folder
 
 
 @contextmanager
-def _locked(folder: Path, say: Say) -> Iterator[None]:
+def _lock(folder: Path, say: Say) -> Iterator[None]:
     from filelock import FileLock, Timeout
 
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -79,8 +89,8 @@ def _locked(folder: Path, say: Say) -> Iterator[None]:
 
 
 @contextmanager
-def _sentences() -> Iterator[None]:
-    """Have it said if the disk ran full, or if the cache cannot be written."""
+def _refusals() -> Iterator[None]:
+    """Raise DerbyError where the disk ran full, or the cache cannot be written."""
     try:
         yield
     except DerbyError:
@@ -91,13 +101,13 @@ def _sentences() -> Iterator[None]:
         if number in NO_ROOM or shutil.disk_usage(parent).free < NEARLY_FULL:
             raise DerbyError(
                 "The disk or this user's quota is full: make room in the cache folder, or set "
-                "DECODE_DERBY_CACHE to a folder on a larger disk.",
+                f"{CACHE} to a folder on a larger disk.",
                 place,
             ) from error
         if number in NOT_ALLOWED or isinstance(error, FileExistsError | NotADirectoryError):
             raise DerbyError(
                 f"The cache folder cannot be written ({error.strerror}): allow it, or set "  # type: ignore[union-attr]
-                "DECODE_DERBY_CACHE to a folder of your own.",
+                f"{CACHE} to a folder of your own.",
                 place,
             ) from error
         raise
