@@ -7,16 +7,13 @@ from backend.types import ModelSpec
 
 
 def prepare_all(say: Callable[[str], None]) -> None:
-    """Make the built-in model's fp32 and int4 IR, and its trained head's; `say` hears what takes
-    long. Raises DerbyError for what cannot be had.
+    """Make the built-in model's fp32 and int4 IR; `say` hears what takes long. Raises DerbyError
+    for what cannot be had.
     """
-    from backend.engines.heads.file import SHIPPED, read_head
-    from backend.engines.heads.openvino import head_ir
     from backend.engines.openvino.export import openvino_ir
 
     for precision in ("fp32", "int4"):
         openvino_ir(ModelSpec(precision=precision), say)
-    head_ir(read_head(SHIPPED), ModelSpec(), say)
 
 
 def fetch_offered(models: Iterable[str], say: Callable[[str], None]) -> None:

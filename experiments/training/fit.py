@@ -20,15 +20,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from backend.engines.heads.file import shape_of
-from backend.engines.heads.network import (
-    LAYER_TENSORS,
-    KeyValue,
-    TorchHead,
-    as_layer,
-    embeddings,
-    tensor,
-)
+from backend.engines.heads.file import HeadShape, embeddings, shape_of, tensor
+from backend.engines.heads.network import LAYER_TENSORS, KeyValue, TorchHead, as_layer
 from experiments.training.shards import Shard, Text, groups
 
 #: Later draft steps count for less: they are reached less often.
@@ -70,14 +63,14 @@ def new_head(folder: Path, tokens: NDArray[np.int64], recipe: Recipe) -> TorchHe
     config = json.loads((folder / "config.json").read_text())
     table, output = embeddings(folder)
     shape = shape_of(config, len(recipe.sources), recipe.reads)
-    head = TorchHead(shape, table, output[torch.from_numpy(tokens)])
+    head = TorchHead(shape, torch.from_numpy(table), torch.from_numpy(output[tokens]))
     with torch.no_grad():
         for module, source in zip(head.layers, recipe.sources, strict=True):
             layer = as_layer(module)
             for ours, theirs in LAYER_TENSORS.items():
-                found = tensor(folder, f"model.layers.{source}.{theirs}.weight")
+                found = torch.from_numpy(tensor(folder, f"model.layers.{source}.{theirs}.weight"))
                 layer.get_submodule(ours).get_parameter("weight").copy_(found)
-        head.norm.weight.copy_(tensor(folder, "model.norm.weight"))
+        head.norm.weight.copy_(torch.from_numpy(tensor(folder, "model.norm.weight")))
         for read in head.reads.values():
             read.get_parameter("weight").zero_()
     return head
@@ -104,12 +97,66 @@ def lessons(head: TorchHead, batch: Sequence[Text], steps: int) -> list[Lesson]:
     found: list[Lesson] = []
     for step in range(steps):
         bias = _visible(positions - 1, step, head.shape.window)
-        predicted, earlier = head.draft_step(seen, after, positions, earlier, bias)
+        predicted, earlier = draft_step(head, seen, after, positions, earlier, bias)
         judged = answers[:, 2 : n + 2].clone()
         judged[:, :step] = False
         found.append(_judge(head, predicted[judged], truth[judged]))
         seen = torch.cat([first[:, :1], predicted[:, :-1].float()], 1)
     return found
+
+
+def draft_step(
+    head: TorchHead,
+    features: Tensor,
+    tokens: Tensor,
+    positions: Tensor,
+    earlier: Sequence[list[KeyValue]],
+    bias: Tensor,
+) -> tuple[Tensor, list[list[KeyValue]]]:
+    """Step s of drafting from every place of whole texts at once, as training needs it.
+
+    A query at place i sees what drafting from place i - s would: keys of step 0 up to there
+    (`bias` [n, n] says which), and one key of each later step, its own included. `earlier`
+    holds each layer's keys and values of steps 0..s-1. Features are [B, n, D], tokens [B, n].
+    Gives the predicted features [B, n, D] and `earlier` with this step added.
+    """
+    x, seen = functional.embedding(tokens, head.embedding), head.feature_norm(features)
+    after: list[list[KeyValue]] = []
+    for index, (module, before) in enumerate(zip(head.layers, earlier, strict=True)):
+        layer, x = as_layer(module), head.entered(index, x, seen)
+        q, k, v = layer.project(x, positions)
+        steps = [*before, (k, v)]
+        x = layer.finish(x, _attend(head.shape, q, steps, bias))
+        after.append(steps)
+    return head.norm(x), after
+
+
+def _attend(shape: HeadShape, q: Tensor, steps: list[KeyValue], bias: Tensor) -> Tensor:
+    n, scale = q.shape[1], shape.scale
+
+    def expand(kv: Tensor) -> Tensor:
+        """Keys or values [..., kv_heads, d], repeated for the query heads that share them."""
+        return kv.repeat_interleave(shape.heads // shape.kv_heads, -2)
+
+    first_k, first_v = steps[0]
+    scores = torch.einsum("bihd,bjhd->bhij", q, expand(first_k)).float() * scale + bias
+    later = [
+        (_delayed(expand(k), delay), _delayed(expand(v), delay))
+        for delay, (k, v) in zip(range(len(steps) - 2, -1, -1), steps[1:], strict=True)
+    ]
+    own = [((q * k).sum(-1).float() * scale).transpose(1, 2)[..., None] for k, _ in later]
+    weights = torch.softmax(torch.cat([scores, *own], -1), -1).to(first_v.dtype)
+    attended = torch.einsum("bhij,bjhd->bihd", weights[..., :n], expand(first_v))
+    for index, (_, v) in enumerate(later):
+        attended = attended + weights[..., n + index].transpose(1, 2)[..., None] * v
+    return attended
+
+
+def _delayed(x: Tensor, delay: int) -> Tensor:
+    """Put `delay` places of zeros in front of x [B, n, ...] and cut as many off behind."""
+    if delay == 0:
+        return x
+    return torch.cat([torch.zeros_like(x[:, :delay]), x[:, :-delay]], 1)
 
 
 def _judge(head: TorchHead, predicted: Tensor, truth: Tensor) -> Lesson:

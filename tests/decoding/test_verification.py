@@ -41,7 +41,7 @@ from backend.drafters.prompt_lookup import PromptLookup
 from backend.engines.base import Session
 from backend.engines.draft import ModelNetwork
 from backend.engines.fake import FakeEngine
-from backend.engines.heads.draft import Floats, HeadNetwork, HeadPass, HostRing
+from backend.engines.heads.draft import Floats, HeadNetwork
 from backend.engines.heads.file import HeadShape
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
@@ -58,16 +58,17 @@ class EvenHead:
     vocabulary = np.arange(0, VOCABULARY, 2, dtype=np.int64)
     seconds = 1e-4
 
-    def open(self) -> HostRing:
-        return HostRing(self.shape, self._run)
+    def open(self) -> "EvenHead":
+        return self
 
-    def _run(
-        self, features: Floats, tokens: NDArray[np.int64], positions: NDArray[np.int64],
-        keys: Floats, values: Floats, bias: Floats,
-    ) -> HeadPass:  # fmt: skip
-        rows = np.zeros((1, 1, len(tokens), 1), dtype=np.float32)
-        logits = NEAR.logits([int(tokens[-1])])[self.vocabulary]
-        return HeadPass(logits[None], np.zeros((1, 2), dtype=np.float32), rows, rows)
+    def run(
+        self, features: Floats, tokens: Sequence[int], *_: NDArray[Any]
+    ) -> tuple[Logits, Floats]:
+        logits = NEAR.logits([tokens[-1]])[self.vocabulary]
+        return logits[None], np.zeros((1, 2), dtype=np.float32)
+
+    def close(self) -> None:
+        pass
 
 
 class NeverNext(Constraint):

@@ -22,7 +22,7 @@ from backend.drafters.prompt_lookup import PromptLookup
 from backend.engines.base import Session
 from backend.engines.draft import ModelNetwork
 from backend.engines.fake import FakeEngine
-from backend.engines.heads.draft import HIDDEN, Floats, HeadNetwork, HeadPass, HostRing
+from backend.engines.heads.draft import Floats, HeadNetwork
 from backend.engines.heads.file import HeadShape
 from backend.events import Decided, Step
 from backend.text import ByteTokenizer
@@ -203,27 +203,29 @@ class Recorder:
         self.rows: list[tuple[int, int, tuple[float, float]]] = []  # position, token, state
         self.seen: list[set[int]] = []  # positions that each row saw, its own included
 
-    def open(self) -> HostRing:
-        return HostRing(self.shape, self.run)
+    def open(self) -> "Recorder":
+        self.slots = np.full(SHAPE.slots + 1, -1)
+        return self
 
     def run(
-        self, features: Floats, tokens: NDArray[np.int64], positions: NDArray[np.int64],
-        keys: Floats, values: Floats, bias: Floats,
-    ) -> HeadPass:  # fmt: skip
-        n, slots = len(tokens), SHAPE.slots
-        assert bias.shape == (n, slots + n)
-        for i in range(n):
-            self.rows.append((int(positions[i]), int(tokens[i]), tuple(features[i].tolist())))
-            cached = [int(keys[0, 0, j, 0]) for j in range(slots) if bias[i, j] == 0]
-            own = [int(positions[j]) for j in range(n) if bias[i, slots + j] == 0]
-            assert len(set(cached + own)) == len(cached + own), "no position twice"
-            assert set(np.unique(bias)) <= {0.0, HIDDEN}
-            self.seen.append({*cached, *own})
+        self,
+        features: Floats,
+        tokens: Sequence[int],
+        positions: NDArray[np.int64],
+        visible: NDArray[np.bool_],
+    ) -> tuple[Logits, Floats]:
+        for i, (token, position) in enumerate(zip(tokens, positions.tolist(), strict=True)):
+            self.rows.append((position, token, tuple(features[i].tolist())))
+            seen = [*self.slots[visible[i]].tolist(), *positions[: i + 1].tolist()]
+            assert len(set(seen)) == len(seen), "no position twice"
+            self.seen.append(set(seen))
+        self.slots[positions % SHAPE.slots] = positions
         logits = np.zeros((1, 200), dtype=np.float32)
-        logits[0, (int(tokens[-1]) + 1) % 200] = 5.0
-        keys = np.zeros((1, 1, n, 2), dtype=np.float32)
-        keys[0, 0, :, 0] = positions
-        return HeadPass(logits, np.array([OWN], dtype=np.float32), keys, keys)
+        logits[0, (tokens[-1] + 1) % 200] = 5.0
+        return logits, np.array([OWN], dtype=np.float32)
+
+    def close(self) -> None:
+        pass
 
 
 @dataclass

@@ -122,7 +122,9 @@ def all_at_once(head: TorchHead, tokens: Tensor, features: Tensor, steps: int) -
     for step in range(steps):
         bias = fitting._visible(torch.arange(n), step, head.shape.window)
         positions = torch.arange(1, n + 1)
-        predicted, earlier = head.draft_step(seen, tokens[None, 1:], positions, earlier, bias)
+        predicted, earlier = fitting.draft_step(
+            head, seen, tokens[None, 1:], positions, earlier, bias
+        )
         found.append(predicted[0])
         seen = torch.cat([features[None, :1], predicted[:, :-1]], 1)
     return found

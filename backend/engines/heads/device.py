@@ -4,11 +4,13 @@ captured as graphs on CUDA.
 A pass's inputs go there in one copy and its results come back in one, which is waited for.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from backend.engines.heads.draft import HIDDEN, Floats, step_seconds
+from backend.engines.heads.draft import Floats, bias_of, call_seconds
 from backend.engines.heads.file import HeadFile
 from backend.engines.heads.network import TorchHead, torch_head
 from backend.engines.torch.graphs import (
@@ -38,29 +40,6 @@ def open_device_head(file: HeadFile, target: ModelSpec, place: str, say: Say) ->
     return DeviceHead(module, file.tokens, capture_for(device))
 
 
-def padded(
-    features: Floats,
-    tokens: NDArray[np.int64],
-    positions: NDArray[np.int64],
-    bias: Floats,
-    width: int,
-) -> tuple[Floats, Floats, Floats]:
-    """A pass's inputs: tokens, positions and slots, whole numbers that float32 holds exactly up to
-    2**24; features; bias. Rows in front pad it: they see themselves alone and go to the slot behind
-    the ring, which nobody sees.
-    """
-    n, slots = len(tokens), bias.shape[1] - len(tokens)
-    more = width - n
-    whole = np.zeros((3, width), np.float32)
-    whole[2, :more] = slots
-    whole[:, more:] = tokens, positions, positions % slots
-    seen = np.full((width, slots + 1 + width), HIDDEN)
-    np.fill_diagonal(seen[:, slots + 1 :], 0)
-    seen[more:, :slots] = bias[:, :slots]
-    seen[more:, slots + 1 + more :] = bias[:, slots:]
-    return whole, np.pad(features, ((more, 0), (0, 0))), seen
-
-
 class DeviceHead:
     """A TorchHead whose rings lie beside it; they share its weights and the buffers of each width,
     for passes never run at once.
@@ -74,7 +53,8 @@ class DeviceHead:
         self.device = module.output.device
         self._tensors: dict[int, PassTensors] = {}
         self._idle: list[RingRows] = []
-        self.seconds = step_seconds(self)
+        self.seconds = 0.0
+        self.seconds = call_seconds(self, WIDTHS)
 
     @torch.inference_mode()
     def open(self) -> "DeviceRing":
@@ -144,16 +124,22 @@ class DeviceRing:
     def run(
         self,
         features: Floats,
-        tokens: NDArray[np.int64],
+        tokens: Sequence[int],
         positions: NDArray[np.int64],
-        bias: Floats,
+        visible: NDArray[np.bool_],
     ) -> tuple[Logits, HiddenStates]:
         if self._rows is None:
             raise RuntimeError("ring closed")
-        head = self._head
-        tensors = head.tensors(len(tokens))
+        head, n, slots = self._head, len(tokens), self._head.shape.slots
+        tensors = head.tensors(n)
+        more = tensors.width - n
+        # Whole numbers, which float32 holds exactly up to 2**24: tokens, positions and slots.
+        whole = np.zeros((3, tensors.width), np.float32)
+        whole[2, :more] = slots  # the one that nobody sees
+        whole[:, more:] = tokens, positions, positions % slots
+        states = np.pad(features, ((more, 0), (0, 0)))
         with current(head.device):
-            tensors.fill(*padded(features, tokens, positions, bias, tensors.width))
+            tensors.fill(whole, states, bias_of(visible, tensors.width))
             self._rows.replay(tensors)
             (result,) = tensors.outputs
             found = host_rows(1, result.shape[1], head.device)

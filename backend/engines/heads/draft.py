@@ -1,53 +1,47 @@
 """A trained head as a draft network, and the seam to the library that runs it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from statistics import median
 from time import perf_counter
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from backend.engines.draft import DraftNetwork
 from backend.engines.heads.file import HeadShape
-from backend.types import PREFILL_CHUNK, HiddenStates, Logits
+from backend.types import HiddenStates, Logits
 
 Floats = NDArray[np.float32]
 
 #: Added to the attention score of a row that must not be seen.
 HIDDEN = np.float32(-1e9)
 
-#: Rows that a round's first pass usually feeds.
+#: The position of an empty slot: before every window.
+EMPTY = -(1 << 31)
+
+#: Rows that a round's first pass usually reads.
 USUAL = 3
 
 #: More bytes than a processor's caches hold.
 CACHES = 1 << 26
 
 
-class HeadPass(NamedTuple):
-    """Of one pass over n rows: logits [1, V'] and hidden state [1, D] of the last row, and the
-    rows' keys and values, [layers, kv_heads, n, d] each.
-    """
-
-    logits: Floats
-    state: Floats
-    keys: Floats
-    values: Floats
-
-
 class Ring(Protocol):
-    """A head's cache of one text: the row of position p lies in slot p modulo their number."""
+    """A head's cache of one text: the row of position p lies in slot p modulo their number, and one
+    slot more takes the rows that pad a pass.
+    """
 
     def run(
         self,
         features: Floats,
-        tokens: NDArray[np.int64],
+        tokens: Sequence[int],
         positions: NDArray[np.int64],
-        bias: Floats,
+        visible: NDArray[np.bool_],
     ) -> tuple[Logits, HiddenStates]:
-        """Run n rows behind the ring and put them into their slots; `bias` [n, slots + n], for the
-        slots and the rows themselves. Logits [1, V'] and hidden state [1, D] of the last row. See
-        TorchHead.forward for the other shapes.
+        """Run n rows and put them into their slots; `visible` [n, slots + 1]: what each sees of the
+        ring, beside the rows up to itself. Logits [1, V'] and hidden state [1, D] of the last row.
+        See TorchHead.forward for the other shapes.
         """
         ...
 
@@ -85,78 +79,60 @@ class HeadNetwork(DraftNetwork):
         self.vocabulary = head.vocabulary
         self.window = head.shape.window
         self._ring = head.open()
-        self._rows = np.full(head.shape.slots, -1, dtype=np.int64)  # positions; -1: none
+        self._rows = np.full(head.shape.slots + 1, EMPTY, dtype=np.int64)  # positions
         self._state = np.zeros((1, head.shape.hidden), dtype=np.float32)  # that it predicted last
 
     def read(
         self, position: int, tokens: Sequence[int], states: HiddenStates, *, wanted: bool
     ) -> Logits:
-        n, slots = len(tokens), len(self._rows)
-        positions = np.arange(position, position + n)
-        bias = np.full((n, slots + n), HIDDEN)
-        near = self._rows > positions[:, None] - self.window
-        bias[:, :slots][near & (self._rows >= 0)] = 0
-        bias[:, slots:][np.tri(n, dtype=bool)] = 0
-        ids: NDArray[np.int64] = np.array(tokens, dtype=np.int64)
-        logits, self._state = self._ring.run(np.ascontiguousarray(states), ids, positions, bias)
-        self._rows[positions % slots] = positions
+        positions = np.arange(position, position + len(tokens))
+        visible = self._rows > positions[:, None] - self.window
+        logits, self._state = self._ring.run(states, tokens, positions, visible)
+        self._rows[positions % (len(self._rows) - 1)] = positions
         return logits
 
     def guess(self, position: int, token: int) -> Logits:
         return self.read(position, [token], self._state, wanted=True)
 
     def rewind(self, length: int) -> None:
-        self._rows[self._rows >= length] = -1
+        self._rows[self._rows >= length] = EMPTY
 
     def close(self) -> None:
         self._ring.close()
 
 
-class HostRing:
-    """A ring in host memory, for a head that is handed all of it in every pass."""
-
-    def __init__(self, shape: HeadShape, run: Callable[..., HeadPass]) -> None:
-        """`run(features, tokens, positions, keys, values, bias)`, the cache as the ring holds it:
-        float32 [layers, kv_heads, slots, d].
-        """
-        size = (shape.layers, shape.kv_heads, shape.slots, shape.head_dim)
-        self._keys = np.zeros(size, dtype=np.float32)
-        self._values = np.zeros(size, dtype=np.float32)
-        self._run = run
-
-    def run(
-        self,
-        features: Floats,
-        tokens: NDArray[np.int64],
-        positions: NDArray[np.int64],
-        bias: Floats,
-    ) -> tuple[Logits, HiddenStates]:
-        done = self._run(features, tokens, positions, self._keys, self._values, bias)
-        slots = positions % self._keys.shape[2]
-        self._keys[:, :, slots] = done.keys
-        self._values[:, :, slots] = done.values
-        return done.logits, done.state
-
-    def close(self) -> None:
-        """Nothing is lent."""
+def bias_of(visible: NDArray[np.bool_], width: int) -> Floats:
+    """What a pass of `width` rows, whose last ones see of the ring what `visible` [n, slots + 1]
+    says, adds to its scores: [width, slots + 1 + width]. The rows in front pad it: the others see
+    none of them.
+    """
+    n, slots = visible.shape
+    bias = np.full((width, slots + width), HIDDEN)
+    bias[width - n :, :slots][visible] = 0
+    bias[:, slots:][np.tri(width, dtype=bool)] = 0
+    bias[width - n :, slots : slots + width - n] = HIDDEN
+    return bias
 
 
-def step_seconds(head: Head, repeats: int = 40) -> float:
-    """Mean seconds of a pass as rounds make them: the first feeds a few rows and finds the
+def call_seconds(head: Head, widths: Sequence[int], repeats: int = 20) -> float:
+    """Mean seconds of a pass as rounds make them: the first reads a few rows and finds the
     processor's caches full of the target, the second is of one row and does not.
     """
-    shape, ring = head.shape, head.open()
-    others = np.zeros(CACHES, np.uint8)
-    times: list[float] = []
-    for rows in (*range(1, 17), PREFILL_CHUNK, *[USUAL, 1] * (repeats // 2)):
-        if rows == USUAL:
-            others += 1
-        features = np.zeros((rows, shape.hidden), np.float32)
-        ids = np.zeros(rows, np.int64)
-        bias = np.zeros((rows, shape.slots + rows), np.float32)
+    network, others = HeadNetwork(head), np.zeros(CACHES, np.uint8)
+
+    def seconds(rows: int) -> float:
+        states = np.zeros((rows, head.shape.hidden), np.float32)
         start = perf_counter()
-        ring.run(features, ids, np.arange(rows), bias)
-        times.append(perf_counter() - start)
-    ring.close()
-    measured = times[-repeats:]
-    return (median(measured[::2]) + median(measured[1::2])) / 2
+        network.read(0, [0] * rows, states, wanted=True)
+        return perf_counter() - start
+
+    for width in widths:  # each is slow at first
+        seconds(width)
+    first: list[float] = []
+    second: list[float] = []
+    for _ in range(repeats):
+        others += 1
+        first.append(seconds(USUAL))
+        second.append(seconds(1))
+    network.close()
+    return (median(first) + median(second)) / 2

@@ -1,4 +1,6 @@
-"""A trained head's sizes, and its file: safetensors, its matrices as int8 with a scale a row."""
+"""A trained head's sizes, its file (safetensors, its matrices as int8 with a scale a row), and what
+it takes of its target's.
+"""
 
 import hashlib
 import json
@@ -9,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from backend.engines.base import no_trained_draft
 from backend.errors import DerbyError
 from backend.types import ModelSpec
 
@@ -25,7 +28,14 @@ TRAINED_FOR = ("built-in",)
 SPARE = 32
 
 
-Weights = dict[str, NDArray[np.float32]]
+Floats = NDArray[np.float32]
+Weights = dict[str, Floats]
+
+#: The target's embeddings, of which input and output may be one.
+INPUT, OUTPUT = "model.embed_tokens.weight", "lm_head.weight"
+
+#: What safetensors calls the types that weights come in; bfloat16 is the first half of float32.
+TYPES = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +112,7 @@ def write_head(
     arrays: dict[str, NDArray[np.generic]] = {"tokens": tokens.astype(np.int32)}
     for name, value in weights.items():
         if value.ndim == 2:
-            scale = np.abs(value).max(1, keepdims=True) / 127
-            arrays[name] = np.round(value / np.maximum(scale, 1e-12)).astype(np.int8)
-            arrays[f"{name}.scale"] = scale.astype(np.float32)
+            arrays[name], arrays[f"{name}.scale"] = int8_rows(value)
         else:
             arrays[name] = value.astype(np.float32)
     partial = path.with_suffix(".partial")
@@ -131,3 +139,35 @@ def read_head(path: Path) -> HeadFile:
         if not name.endswith(".scale")
     }
     return HeadFile(shape, weights, tokens, hashlib.sha256(path.read_bytes()).hexdigest(), target)
+
+
+def int8_rows(matrix: Floats) -> tuple[NDArray[np.int8], Floats]:
+    """Codes [O, I] and scales [O, 1] of a matrix [O, I]; what was read of such codes gives them
+    back.
+    """
+    scale = (np.abs(matrix).max(1, keepdims=True) / 127).astype(np.float32)
+    return np.round(matrix / np.maximum(scale, 1e-12)).astype(np.int8), scale
+
+
+def embeddings(folder: Path) -> tuple[Floats, Floats]:
+    """Input and output embeddings [V, D] of the model in `folder`; one if tied."""
+    table = tensor(folder, INPUT)
+    tied = json.loads((folder / "config.json").read_text()).get("tie_word_embeddings", False)
+    return table, table if tied else tensor(folder, OUTPUT)
+
+
+def tensor(folder: Path, name: str) -> Floats:
+    """One tensor of a folder's safetensors files, float32; it is read where it is looked at. Raises
+    DerbyError if none has it.
+    """
+    for path in sorted(folder.glob("*.safetensors")):
+        with path.open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            found = json.loads(file.read(size)).get(name)
+        if found is not None and found["dtype"] in TYPES:
+            kind, place = TYPES[found["dtype"]], 8 + size + found["data_offsets"][0]
+            values = np.memmap(path, kind, "c", place, tuple(found["shape"]))
+            if kind is np.uint16:
+                values = (values.astype(np.uint32) << 16).view(np.float32)
+            return np.asarray(values, dtype=np.float32)
+    raise no_trained_draft(folder.name)

@@ -6,17 +6,11 @@ A few of the target's own layers, which read the target's last hidden states, af
 of that. Drafting feeds the predicted feature back in.
 """
 
-import json
-from collections.abc import Sequence
-from pathlib import Path
-
 import torch
-from safetensors import safe_open
 from torch import Tensor, nn
 from torch.nn import functional
 
-from backend.engines.base import no_trained_draft
-from backend.engines.heads.file import HeadFile, HeadShape
+from backend.engines.heads.file import HeadFile, HeadShape, embeddings
 from backend.models.files import Say, model_files
 from backend.types import ModelSpec
 
@@ -29,10 +23,6 @@ LAYER_TENSORS = {
     "input_layernorm": "input_layernorm",
     "post_attention_layernorm": "post_attention_layernorm",
 }
-
-#: The embeddings that a head shares with its target.
-INPUT = "model.embed_tokens.weight"
-OUTPUT = "lm_head.weight"
 
 
 class Norm(nn.Module):
@@ -95,10 +85,6 @@ class Layer(nn.Module):
         h = self.post_attention_layernorm(x)
         gated = functional.silu(self.gate_proj(h)) * self.up_proj(h)
         return x + self.down_proj(gated).float()
-
-    def expand(self, kv: Tensor) -> Tensor:
-        """Keys or values [..., kv_heads, d], repeated for the query heads that share them."""
-        return kv.repeat_interleave(self._shape.heads // self._shape.kv_heads, -2)
 
 
 class TorchHead(nn.Module):
@@ -169,46 +155,6 @@ class TorchHead(nn.Module):
             torch.stack([v for _, v in new]),
         )
 
-    def draft_step(
-        self,
-        features: Tensor,
-        tokens: Tensor,
-        positions: Tensor,
-        earlier: Sequence[list[KeyValue]],
-        bias: Tensor,
-    ) -> tuple[Tensor, list[list[KeyValue]]]:
-        """Step s of drafting from every place of whole texts at once, as training needs it.
-
-        A query at place i sees what drafting from place i - s would: keys of step 0 up to there
-        (`bias` [n, n] says which), and one key of each later step, its own included. `earlier`
-        holds each layer's keys and values of steps 0..s-1. Features are [B, n, D], tokens [B, n].
-        Gives the predicted features [B, n, D] and `earlier` with this step added.
-        """
-        x, seen = functional.embedding(tokens, self.embedding), self.feature_norm(features)
-        after: list[list[KeyValue]] = []
-        for index, (module, before) in enumerate(zip(self.layers, earlier, strict=True)):
-            layer, x = as_layer(module), self.entered(index, x, seen)
-            q, k, v = layer.project(x, positions)
-            steps = [*before, (k, v)]
-            x = layer.finish(x, self._attend(layer, q, steps, bias))
-            after.append(steps)
-        return self.norm(x), after
-
-    def _attend(self, layer: Layer, q: Tensor, steps: list[KeyValue], bias: Tensor) -> Tensor:
-        n, scale = q.shape[1], self.shape.scale
-        first_k, first_v = steps[0]
-        scores = torch.einsum("bihd,bjhd->bhij", q, layer.expand(first_k)).float() * scale + bias
-        later = [
-            (_delayed(layer.expand(k), delay), _delayed(layer.expand(v), delay))
-            for delay, (k, v) in zip(range(len(steps) - 2, -1, -1), steps[1:], strict=True)
-        ]
-        own = [((q * k).sum(-1).float() * scale).transpose(1, 2)[..., None] for k, _ in later]
-        weights = torch.softmax(torch.cat([scores, *own], -1), -1).to(first_v.dtype)
-        attended = torch.einsum("bhij,bjhd->bihd", weights[..., :n], layer.expand(first_v))
-        for index, (_, v) in enumerate(later):
-            attended = attended + weights[..., n + index].transpose(1, 2)[..., None] * v
-        return attended
-
 
 def as_layer(module: nn.Module) -> Layer:
     """Say to type checkers what a ModuleList holds."""
@@ -216,32 +162,10 @@ def as_layer(module: nn.Module) -> Layer:
     return module
 
 
-def _delayed(x: Tensor, delay: int) -> Tensor:
-    """Put `delay` places of zeros in front of x [B, n, ...] and cut as many off behind."""
-    if delay == 0:
-        return x
-    return torch.cat([torch.zeros_like(x[:, :delay]), x[:, :-delay]], 1)
-
-
 def torch_head(file: HeadFile, target: ModelSpec, say: Say) -> TorchHead:
     """The head, float32 on the CPU, with the embeddings of the target that `target` names."""
     embedding, output = embeddings(model_files(target.name, say).folder)
-    head = TorchHead(file.shape, embedding, output[torch.from_numpy(file.tokens)])
+    tables = torch.from_numpy(embedding), torch.from_numpy(output[file.tokens])
+    head = TorchHead(file.shape, *tables)
     head.load_state_dict({name: torch.from_numpy(value) for name, value in file.weights.items()})
     return head
-
-
-def embeddings(folder: Path) -> tuple[Tensor, Tensor]:
-    """Input and output embeddings [V, D], float32, of the model in `folder`; one if tied."""
-    table = tensor(folder, INPUT)
-    tied = json.loads((folder / "config.json").read_text()).get("tie_word_embeddings", False)
-    return table, table if tied else tensor(folder, OUTPUT)
-
-
-def tensor(folder: Path, name: str) -> Tensor:
-    """One tensor of a folder's safetensors files. Raises DerbyError if none has it."""
-    for path in sorted(folder.glob("*.safetensors")):
-        with safe_open(path, framework="pt") as file:
-            if name in file.keys():  # noqa: SIM118
-                return file.get_tensor(name).float()
-    raise no_trained_draft(folder.name)

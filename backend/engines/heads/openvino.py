@@ -1,163 +1,199 @@
-"""The trained head on OpenVINO: int8 weights, a window of fixed size, and so fixed shapes."""
+"""The trained head on OpenVINO: a graph for each of a few widths, with int8 weights.
 
-import warnings
-from collections.abc import Mapping
-from pathlib import Path
+A call is over in well under a millisecond, so what surrounds the products counts: shapes are fixed,
+sibling matrices are one product, the ring and all inputs are bound to the requests once, and the
+embeddings of the few tokens are read on the host.
+"""
+
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from backend.engines.heads.draft import HIDDEN, Floats, HeadPass, HostRing, step_seconds
-from backend.engines.heads.file import HeadFile, HeadShape
-from backend.engines.openvino.compress import silent_nncf
-from backend.engines.openvino.conversion import traced_once
+from backend.engines.heads.draft import Floats, bias_of, call_seconds
+from backend.engines.heads.file import HeadFile, HeadShape, embeddings, int8_rows
 from backend.engines.openvino.core import core
 from backend.models.files import Say, model_files
-from backend.models.prepared import prepared, versions
-from backend.types import ModelSpec
+from backend.types import PREFILL_CHUNK, HiddenStates, Logits, ModelSpec
 
-IR = "head.xml"
+#: Rows of the compiled passes: a round reads what the last one committed, a prompt whole chunks.
+WIDTHS = (1, 2, 4, 8, PREFILL_CHUNK)
 
-#: Raise it whenever the code below writes something else.
-RECIPE = "head v3"
-
-#: With the plugin's default, bf16, a step takes a quarter longer.
+#: With the plugin's default, bf16, a step takes half as long again.
 SETTINGS = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": "1", "INFERENCE_PRECISION_HINT": "f32"}
-
-#: Rows of the passes whose shapes are fixed: what a round commits is rarely more than the last.
-FIXED = (1, 4, 8)
-
-ORDER = ("features", "tokens", "positions", "keys", "values", "bias")
 
 
 def open_openvino_head(file: HeadFile, target: ModelSpec, say: Say) -> "OpenVINOHead":
-    """The head of `target`, compiled for the CPU; converted first if need be."""
-    model = core().read_model(head_ir(file, target, say) / IR)
-    # A draft step is so short that working out shapes would take a third of it.
-    fixed = {rows: _fixed(model, rows, file.shape.slots) for rows in FIXED}
-    return OpenVINOHead(
-        file.shape, file.tokens, fixed, core().compile_model(model, "CPU", SETTINGS)
-    )
+    """The head of `target`, compiled for the CPU."""
+    return OpenVINOHead(file, *embeddings(model_files(target.name, say).folder))
 
 
-def _fixed(model: Any, rows: int, slots: int) -> Any:
-    """The model compiled for so many rows and no others."""
-    shapes = {name: model.input(name).get_partial_shape() for name in ORDER}
-    for name in ("features", "tokens", "positions", "bias"):
-        shapes[name][0] = rows
-    shapes["bias"][1] = slots + rows
-    fixed = model.clone()
-    fixed.reshape(shapes)
-    return core().compile_model(fixed, "CPU", SETTINGS)
+def head_graph(file: HeadFile, output: Floats, n: int) -> Any:  # noqa: PLR0915 (one formula)
+    """The computation of TorchHead.forward over n rows as an openvino.Model, with the target's
+    `output` embeddings [V', D] of the tokens that can be drafted.
 
-
-def head_ir(file: HeadFile, target: ModelSpec, say: Say) -> Path:
-    """The folder with the head's IR, made if need be."""
-    files = model_files(target.name, say)
-
-    def build(folder: Path) -> None:
-        say("Converting the draft...")
-        import openvino as ov
-
-        ov.save_model(_converted(file, target, say), folder / IR, compress_to_fp16=False)
-
-    made_by = versions("torch", "openvino", "nncf")
-    key = f"{RECIPE} {file.digest} {files.fingerprint} by {made_by}"
-    return prepared(f"draft-{file.digest[:16]}", key, build, say)
-
-
-def _converted(file: HeadFile, target: ModelSpec, say: Say) -> Any:
+    Inputs: embeddings and features [n, D], positions [n, 1, 1], bias [n, slots + 1 + n], then keys
+    and values of each layer in turn, [kv_heads, slots + 1, d]. Outputs: logits [1, V'] and feature
+    [1, D] of the last row, and the rows' keys and values, [2 * layers, kv_heads, n, d].
+    """
     import openvino as ov
-    import torch
+    from openvino import opset13 as ops
 
-    from backend.engines.heads.network import torch_head
+    shape, weights = file.shape, file.weights
+    hidden, d, slots = shape.hidden, shape.head_dim, shape.slots + 1
+    heads, kv, group = shape.heads, shape.kv_heads, shape.heads // shape.kv_heads
 
-    head = torch_head(file, target, say).eval()
-    shape = file.shape
-    cache = torch.zeros(shape.layers, shape.kv_heads, shape.slots, shape.head_dim)
-    example = {
-        "features": torch.zeros(2, shape.hidden),
-        "tokens": torch.zeros(2, dtype=torch.int64),
-        "positions": torch.zeros(2, dtype=torch.int64),
-        "keys": cache,
-        "values": cache,
-        "bias": torch.zeros(2, shape.slots + 2),
-    }
-    shapes = {name: list(value.shape) for name, value in example.items()}
-    for name in ("features", "tokens", "positions", "bias"):
-        shapes[name][0] = -1
-    shapes["bias"][1] = -1
-    with traced_once(), warnings.catch_warnings():
-        # The converter traces the module in a way that torch advises against.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        model = ov.convert_model(
-            head,
-            example_input=example,
-            input=[(name, ov.PartialShape(shapes[name])) for name in ORDER],
+    def axes(*numbers: int) -> Any:
+        return ops.constant(np.array(numbers, dtype=np.int64))
+
+    def number(value: float) -> Any:
+        return ops.constant(np.float32(value))
+
+    def shaped(x: Any, *sizes: int) -> Any:
+        return ops.reshape(x, axes(*sizes), special_zero=False)
+
+    def parts(x: Any, axis: int, *sizes: int) -> Any:
+        return ops.variadic_split(x, ops.constant(axis), axes(*sizes)).outputs()
+
+    def product(x: Any, *matrices: Floats) -> Any:
+        """By all of these [O, I] at once, in the form that the plugin multiplies from int8."""
+        codes, scales = zip(*map(int8_rows, matrices), strict=True)
+        real = ops.convert(ops.constant(np.concatenate(codes)), "f32")
+        scaled = ops.multiply(real, ops.constant(np.concatenate(scales)))
+        return ops.matmul(x, scaled, transpose_a=False, transpose_b=True)
+
+    def norm(x: Any, name: str) -> Any:
+        mean = ops.reduce_mean(ops.power(x, number(2)), axes(-1), keep_dims=True)
+        root = ops.sqrt(ops.add(mean, number(shape.eps)))
+        unit = ops.multiply(x, ops.divide(number(1), root))
+        return ops.multiply(unit, ops.constant(weights[f"{name}.weight"]))
+
+    cache_size = [kv, slots, d]
+    sizes = [[n, hidden], [n, hidden], [n, 1, 1], [n, slots + n]] + 2 * shape.layers * [cache_size]
+    inputs = [ops.parameter(size, np.float32) for size in sizes]
+    x, features, positions, bias, *cache = inputs
+    frequencies = np.float32(shape.theta) ** (-np.arange(d // 2, dtype=np.float32) / (d // 2))
+    angles = ops.multiply(positions, ops.constant(frequencies.astype(np.float32)))
+    cos, sin, seen = ops.cos(angles), ops.sin(angles), norm(features, "feature_norm")
+    every_head = bias if n == 1 else ops.concat([bias] * group, 0)
+    new: list[Any] = []
+    for index in range(shape.layers):
+
+        def weight(name: str, index: int = index) -> Floats:
+            return weights[f"layers.{index}.{name}.weight"]
+
+        if index in shape.reads:
+            x = ops.add(x, product(seen, weights[f"reads.{index}.weight"]))
+        # The scale of the scores goes with the queries: the plugin would put it to all cached keys.
+        queries = weight("q_proj") * np.float32(shape.scale)
+        read = norm(x, f"layers.{index}.input_layernorm")
+        projected = product(read, queries, weight("k_proj"), weight("v_proj"))
+        turning, v = parts(shaped(projected, n, heads + 2 * kv, d), 1, heads + kv, kv)
+        a, b = parts(turning, 2, d // 2, d // 2)
+        left = ops.subtract(ops.multiply(a, cos), ops.multiply(b, sin))
+        right = ops.add(ops.multiply(b, cos), ops.multiply(a, sin))
+        q, k = parts(ops.concat([left, right], 2), 1, heads, kv)
+        rows = [ops.transpose(each, axes(1, 0, 2)) for each in (k, v)]
+        new += [shaped(each, 1, kv, n, d) for each in rows]
+        keys, values = (
+            ops.concat([cached, own], 1)
+            for cached, own in zip(cache[2 * index : 2 * index + 2], rows, strict=True)
         )
-    with silent_nncf() as nncf:
-        return nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_SYM)
+        # Query heads that share keys stand together, so that the cache is read as it lies.
+        q = ops.transpose(shaped(q, n, kv, group, d), axes(1, 2, 0, 3))
+        scores = ops.matmul(shaped(q, kv, group * n, d), keys, transpose_a=False, transpose_b=True)
+        chances = ops.softmax(ops.add(scores, every_head), -1)
+        attended = ops.matmul(chances, values, transpose_a=False, transpose_b=False)
+        together = ops.transpose(shaped(attended, kv, group, n, d), axes(2, 0, 1, 3))
+        x = ops.add(x, product(shaped(together, n, heads * d), weight("o_proj")))
+        read = norm(x, f"layers.{index}.post_attention_layernorm")
+        wide = product(read, weight("gate_proj"), weight("up_proj"))
+        gate, up = parts(wide, 1, shape.intermediate, shape.intermediate)
+        x = ops.add(x, product(ops.multiply(ops.swish(gate), up), weight("down_proj")))
+    last = norm(x if n == 1 else parts(x, 0, n - 1, 1)[1], "norm")
+    build: Any = ov.Model  # its stubs reject every call
+    return build([product(last, output), last, ops.concat(new, 0)], inputs)
 
 
 class OpenVINOHead:
-    """A few infer requests, each for so many rows and one for more, serve all columns: they hold
-    nothing between passes.
+    """The compiled graphs, which serve all columns. `embedding` [V, D] and `output` [V, D] are the
+    target's.
     """
 
     def __init__(
         self,
-        shape: HeadShape,
-        vocabulary: NDArray[np.int64],
-        fixed: Mapping[int, Any],
-        other: Any,
+        file: HeadFile,
+        embedding: Floats,
+        output: Floats,
+        settings: Mapping[str, str] = SETTINGS,
     ) -> None:
-        """`fixed`: the head compiled for so many rows; `other`: for any number."""
-        self.shape = shape
-        self.vocabulary = vocabulary
-        self._fixed = {rows: model.create_infer_request() for rows, model in fixed.items()}
-        self._other = other.create_infer_request()
-        self.seconds = step_seconds(self)
+        self.shape: HeadShape = file.shape
+        self.vocabulary = file.tokens
+        self.embedding = embedding
+        graphs = {width: head_graph(file, output[file.tokens], width) for width in WIDTHS}
+        self.compiled: dict[int, Any] = {
+            width: core().compile_model(graph, "CPU", settings) for width, graph in graphs.items()
+        }
+        self.seconds = 0.0
+        self.seconds = call_seconds(self, WIDTHS)
 
-    def open(self) -> HostRing:
-        return HostRing(self.shape, self.run)
+    def open(self) -> "OpenVINORing":
+        return OpenVINORing(self)
+
+
+class OpenVINORing:
+    """A ring [2 * layers, kv_heads, slots + 1, d] in host memory that requests of its own read."""
+
+    def __init__(self, head: OpenVINOHead) -> None:
+        shape = head.shape
+        size = (2 * shape.layers, shape.kv_heads, shape.slots + 1, shape.head_dim)
+        self._rows = np.zeros(size, dtype=np.float32)
+        self._embedding = head.embedding
+        self._passes = {
+            width: BoundRequest(model, self._rows) for width, model in head.compiled.items()
+        }
 
     def run(
         self,
         features: Floats,
-        tokens: NDArray[np.int64],
+        tokens: Sequence[int],
         positions: NDArray[np.int64],
-        keys: Floats,
-        values: Floats,
-        bias: Floats,
-    ) -> HeadPass:
-        """Run n rows behind P cached ones; see TorchHead.forward for the shapes."""
-        inputs = (features, tokens, positions, keys, values, bias)
-        n = len(tokens)
-        rows = next((rows for rows in sorted(self._fixed) if rows >= n), n)
-        if rows > n:
-            return self._padded(inputs, n, rows - n)
-        request = self._fixed.get(n, self._other)
-        request.infer(dict(zip(ORDER, inputs, strict=True)), share_inputs=True, share_outputs=True)
-        # The output tensors are overwritten by the next pass.
-        logits, feature, k, v = (request.get_output_tensor(i).data.copy() for i in range(4))
-        return HeadPass(logits, feature, k, v)
+        visible: NDArray[np.bool_],
+    ) -> tuple[Logits, HiddenStates]:
+        n, slots = len(tokens), self._rows.shape[2] - 1
+        width = next(width for width in WIDTHS if width >= n)
+        embedded, seen, places, bias = (bound := self._passes[width]).inputs
+        embedded[-n:] = self._embedding[tokens]
+        seen[-n:] = features
+        places[-n:, 0, 0] = positions
+        bias[:] = bias_of(visible, width)
+        logits, state, rows = bound.infer()
+        self._rows[:, :, positions % slots] = rows[:, :, -n:]
+        return logits.copy(), state.copy()
 
-    def _padded(self, inputs: tuple[NDArray[Any], ...], n: int, more: int) -> HeadPass:
-        """Put `more` rows that see nothing but themselves in front."""
-        features, tokens, positions, keys, values, bias = inputs
-        slots = self.shape.slots
-        padded = np.full((n + more, slots + n + more), HIDDEN)
-        np.fill_diagonal(padded[:, slots:], 0)
-        padded[more:, :slots] = bias[:, :slots]
-        padded[more:, slots + more :] = bias[:, slots:]
-        front = ((more, 0),)
-        done = self.run(
-            np.pad(features, (*front, (0, 0))),
-            np.pad(tokens, front),
-            np.pad(positions, front),
-            keys,
-            values,
-            padded,
-        )
-        return done._replace(keys=done.keys[:, :, more:], values=done.values[:, :, more:])
+    def close(self) -> None:
+        self._passes = {}
+
+
+class BoundRequest:
+    """An infer request whose inputs and outputs are arrays bound once: `inputs` [0..3], see
+    head_graph; what padding leaves in their first rows is finite, and nobody sees it.
+    """
+
+    def __init__(self, compiled: Any, ring: Floats) -> None:
+        import openvino as ov
+
+        self._request = compiled.create_infer_request()
+        made = [np.zeros(port.shape, np.float32) for port in compiled.inputs[:4]]
+        for index, array in enumerate([*made, *ring]):
+            self._request.set_input_tensor(index, ov.Tensor(array, shared_memory=True))
+        self.inputs = made
+        self._outputs = [np.zeros(port.shape, np.float32) for port in compiled.outputs]
+        for index, array in enumerate(self._outputs):
+            self._request.set_output_tensor(index, ov.Tensor(array, shared_memory=True))
+
+    def infer(self) -> list[Floats]:
+        """Run the pass; the outputs, until the next one."""
+        self._request.infer(share_outputs=True)
+        return self._outputs
