@@ -30,6 +30,10 @@ HiddenStates = NDArray[np.float32]
 Layers = tuple[int, ...]
 LAST_LAYER: Layers = (-1,)
 
+#: What the passes of a model may check at once: a tree of guesses, a chain of them, or none,
+#: because its state cannot be cut back.
+Guesses = Literal["trees", "chains", "none"]
+
 #: A KV cache by the engine's own names: 4-D arrays whose axis 2 counts tokens, of which the first
 #: are the cache of the first tokens.
 Arrays = Mapping[str, NDArray[Any]]
@@ -265,20 +269,6 @@ class Outcome:
     @property
     def decided(self) -> tuple[int, ...]:
         return self.tokens[self.proposal.forced :]
-
-
-@dataclass(frozen=True, slots=True)
-class Capabilities:
-    """What an engine can do; a composition that needs more is refused by name.
-
-    `hidden_states`: a session shows those behind the last layer. `one_token`: a pass takes one
-    token behind others, so that no guesses can be checked, and a text that is cut is computed
-    again.
-    """
-
-    hidden_states: bool = False
-    max_context: int = 8192
-    one_token: bool = False
 
 
 def chain_parents(n: int) -> tuple[int, ...]:

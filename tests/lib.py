@@ -190,7 +190,7 @@ def drafters(engine: FakeEngine, sampling: Sampling) -> dict[str, Callable[[], D
 
 def held(session: Session) -> list[int]:
     """The tokens that a fake's session holds."""
-    arrays = session.export(session.length)
+    arrays = session.save(session.length)
     return arrays["tokens"].ravel().tolist() if arrays else []
 
 
@@ -201,7 +201,7 @@ class Noisy(FakeEngine):
         super().__init__(
             vocab_size=engine.vocab_size,
             sharpness=engine.sharpness,
-            capabilities=engine.capabilities,
+            max_context=engine.max_context,
         )
         self._target = engine
         self._own = replace(engine, salt=engine.salt + 99)

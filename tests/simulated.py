@@ -1,11 +1,11 @@
 """A fake engine whose passes take what a curve says, on a clock that moves by nothing else."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from backend.costs.pass_costs import CONTEXT
-from backend.engines.cache import Pass, Store
 from backend.engines.fake import FakeEngine
-from backend.types import Logits
+from backend.engines.session import Session
+from backend.types import Layers, Logits
 
 
 class Ticking(FakeEngine):
@@ -17,14 +17,13 @@ class Ticking(FakeEngine):
         super().__init__()
         self.now, self._seconds = 0.0, seconds
 
-    def store(self) -> Store:
-        store = super().store()
-        run = store.run
+    def open(self, rows: int = 0, layers: Layers = ()) -> Session:
+        session = super().open(rows, layers)
+        forward = session.forward
 
-        def ticking(work: Pass) -> Logits:
-            behind = int(work.positions[0]) - CONTEXT
-            self.now += self._seconds(len(work.tokens), behind)
-            return run(work)
+        def ticking(tokens: Sequence[int], parents: Sequence[int], rows: Sequence[int]) -> Logits:
+            self.now += self._seconds(len(tokens), session.length - CONTEXT)
+            return forward(tokens, parents, rows)
 
-        store.run = ticking  # type: ignore[method-assign]
-        return store
+        session.forward = ticking  # type: ignore[method-assign]
+        return session

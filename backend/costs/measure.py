@@ -72,7 +72,7 @@ def measure(engine: Engine) -> PassCosts:
     """Time passes of each width behind few and behind many tokens, a few seconds on a CPU. A model
     with fewer positions is measured at fewer widths, a large one behind no tokens.
     """
-    longest = engine.capabilities.max_context
+    longest = engine.max_context
     widths = [k for k in WIDTHS if k == 1 or 2 * k <= longest]
     with closing(engine.open()) as session:
         chunk = min(PREFILL_CHUNK, longest)

@@ -1,12 +1,12 @@
-"""A loaded model as the rest of the program knows it: an Engine, and the Sessions that it opens."""
+"""A loaded model as the rest of the program knows it: an Engine, which opens Sessions."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 
-from backend.engines.cache import Session, Store
+from backend.engines.session import Session
 from backend.errors import DerbyError
 from backend.text import Tokenizer
-from backend.types import LAST_LAYER, Capabilities, Layers, ModelSpec, chain_parents
+from backend.types import Guesses, Layers, ModelSpec, chain_parents
 
 
 def no_trained_draft(model: object) -> DerbyError:
@@ -22,8 +22,9 @@ class Engine(ABC):
     """A loaded model. One copy of the weights serves every session it opens.
 
     `fingerprint`: equal ones mean the same weights; `weight_bytes`: the memory that they take, on
-    whatever device; `row_bytes`: what a token takes in a cache, 0: not known; `slow_at_first`: how
-    many rows passes have of which the first one is slow.
+    whatever device; `row_bytes`: what a token takes in a cache, 0: not known; `guesses`: what its
+    passes may check, as its self-test showed; `slow_at_first`: how many rows passes have of which
+    the first one is slow.
     """
 
     spec: ModelSpec
@@ -31,25 +32,16 @@ class Engine(ABC):
     weight_bytes: int
     row_bytes: int = 0
     tokenizer: Tokenizer
-    capabilities: Capabilities
+    max_context: int
+    guesses: Guesses = "trees"
     slow_at_first: Sequence[int] = ()
 
     @abstractmethod
-    def store(self) -> Store:
-        """An empty cache."""
-
-    def layer_store(self, layers: Layers) -> Store:
-        """An empty cache that shows the hidden states in front of these layers. Raises DerbyError
-        where that cannot be.
+    def open(self, rows: int = 0, layers: Layers = ()) -> Session:
+        """An empty session with room for so many tokens, 0: for as many as come. It shows the
+        hidden states of these layers; the last one's need not be asked for. Raises DerbyError if
+        it cannot.
         """
-        raise no_trained_draft(self.spec)
-
-    def open(self, layers: Layers = ()) -> Session:
-        """An empty session that shows the hidden states of these layers, too. Raises DerbyError if
-        it cannot. The last layer's need not be asked for.
-        """
-        inner = tuple(layer for layer in layers if layer not in LAST_LAYER)
-        return Session(self.layer_store(inner) if inner else self.store(), self.capabilities)
 
     def warm_up(self) -> Iterator[None]:
         """Run, one by one, passes of which the first one is slow."""
@@ -57,7 +49,7 @@ class Engine(ABC):
             return
         session = self.open()
         for width in self.slow_at_first:
-            if width <= self.capabilities.max_context:
+            if width <= self.max_context:
                 session.forward([0] * width, chain_parents(width), (0,))
                 session.truncate(0)
                 yield

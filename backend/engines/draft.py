@@ -82,7 +82,7 @@ class ModelNetwork(DraftNetwork):
         self.title = f"draft {engine.spec.name}"
         self.held = tuple(session.tokens)
         self.seconds = seconds
-        self.positions = engine.capabilities.max_context
+        self.positions = engine.max_context
 
     def read(
         self, position: int, tokens: Sequence[int], states: HiddenStates, *, wanted: bool

@@ -11,19 +11,13 @@ from functools import lru_cache
 from time import sleep
 
 import numpy as np
-from numpy.typing import NDArray
 
-from backend.engines.base import Engine
-from backend.engines.cache import Pass, Store
+from backend.engines.base import Engine, no_trained_draft
 from backend.engines.declaration import EngineDeclaration, Say
+from backend.engines.session import Session
 from backend.errors import unknown
 from backend.text import ByteTokenizer
-from backend.types import Arrays, Capabilities, HiddenStates, Layers, Logits, ModelSpec
-
-CAPABILITIES = Capabilities(max_context=4096)
-
-#: Of a model whose prefix is a state that each token overwrites.
-ONE_TOKEN = Capabilities(max_context=4096, one_token=True)
+from backend.types import LAST_LAYER, Arrays, Guesses, HiddenStates, Layers, Logits, ModelSpec
 
 _MIX = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
@@ -43,7 +37,8 @@ class FakeEngine(Engine):
     salt: int = 0
     period: int = 0
     step_seconds: float = 0.0
-    capabilities: Capabilities = CAPABILITIES
+    max_context: int = 4096
+    guesses: Guesses = "trees"
     forwards: int = 0
     rows: int = 0
     open_sessions: int = 0
@@ -54,15 +49,10 @@ class FakeEngine(Engine):
         self.weight_bytes, self.row_bytes = WEIGHT_BYTES, 8
         self._memo = lru_cache(maxsize=4096)(self._compute)
 
-    def store(self) -> Store:
-        return FakeStore(self)
-
-    def count(self, work: Pass) -> None:
-        """Count a pass, and let it take its time."""
-        self.forwards += 1
-        self.rows += work.tokens.size
-        if self.step_seconds:
-            sleep(self.step_seconds)
+    def open(self, rows: int = 0, layers: Layers = ()) -> Session:
+        if set(layers) - set(LAST_LAYER):
+            raise no_trained_draft(self.spec)
+        return FakeSession(self)
 
     def logits(self, prefix: Sequence[int]) -> Logits:
         """The model itself: float32 [V] for a prefix of token ids, a new array."""
@@ -83,49 +73,58 @@ class FakeEngine(Engine):
         return values
 
 
-class FakeStore(Store):
-    """Remembers tokens. Reads of every row what its mask lets it see, in the order of their places.
-
-    Holes stay until they are gathered away, so that whatever hides them is tested.
-    """
-
-    in_place = False
+class FakeSession(Session):
+    """Reads of every new row the context and its ancestors, from the tokens themselves."""
 
     def __init__(self, engine: FakeEngine) -> None:
+        super().__init__(engine.max_context, engine.guesses)
         self._engine = engine
-        self._tokens = np.zeros(0, dtype=np.int64)
         self._hidden = np.zeros((0, 2), dtype=np.float32)
+        self._closed = False
         engine.open_sessions += 1
 
-    def run(self, work: Pass) -> Logits:
-        engine = self._engine
-        self._tokens = np.concatenate([self._tokens[: work.held], work.tokens])
-        engine.count(work)
-        self._hidden = np.stack([work.positions, work.tokens], axis=1).astype(np.float32)
-        visible = work.bias()[0, 0] == 0
-        logits = np.zeros((len(work.rows), engine.vocab_size), dtype=np.float32)
-        for place, row in enumerate(work.rows):
-            logits[place] = engine.logits(self._tokens[visible[row]].tolist())
+    @property
+    def bytes(self) -> int:
+        return self.length * self._engine.row_bytes
+
+    def forward(self, tokens: Sequence[int], parents: Sequence[int], rows: Sequence[int]) -> Logits:
+        engine, tree = self._engine, self._tree(tokens, parents, rows)
+        engine.forwards += 1
+        engine.rows += len(tokens)
+        if engine.step_seconds:
+            sleep(engine.step_seconds)
+        new = np.array(tokens, np.int64)
+        self._hidden = np.stack([tree.depths + self.length, new], axis=1).astype(np.float32)
+        logits = np.zeros((len(rows), engine.vocab_size), dtype=np.float32)
+        for place, row in enumerate(rows):
+            logits[place] = engine.logits([*self.tokens, *new[tree.seen[row]].tolist()])
+        self._pending(tokens, parents)
         return logits
 
-    def hidden_states(self, layers: Layers) -> HiddenStates:
+    def hidden_states(self, layers: Layers = LAST_LAYER) -> HiddenStates:
         """Of each new row its position and its token."""
-        return self._hidden
+        return self._hidden.copy()
 
-    def gather(self, start: int, index: NDArray[np.int64]) -> None:
-        self._tokens = np.concatenate([self._tokens[:start], self._tokens[start + index]])
-
-    def read(self, places: NDArray[np.int64]) -> Arrays:
+    def save(self, length: int) -> Arrays:
         """The tokens themselves, because they are all that the hash-of-prefix model reads."""
-        return {"tokens": self._tokens[places].reshape(1, 1, -1, 1)}
+        self._require_settled(length)
+        return {"tokens": np.array(self.tokens[:length]).reshape(1, 1, -1, 1)} if length else {}
 
-    def write(self, arrays: Arrays) -> None:
-        if arrays.keys() != {"tokens"}:
-            raise RuntimeError("another model's arrays")
-        self._tokens = arrays["tokens"].ravel()
+    def load(self, tokens: Sequence[int], arrays: Arrays) -> None:
+        if self.tokens or self._new or (tokens and arrays.keys() != {"tokens"}):
+            raise RuntimeError("session not empty, or another model's arrays")
+        self.tokens = arrays["tokens"].ravel().tolist() if tokens else []
+
+    def _keep(self, rows: Sequence[int]) -> None: ...
+
+    def _cut(self, length: int) -> None:
+        if self._engine.guesses == "none":
+            self.tokens.clear()
 
     def close(self) -> None:
-        self._engine.open_sessions -= 1
+        if not self._closed:
+            self._engine.open_sessions -= 1
+        self._closed = True
 
 
 #: Bytes that the weights of a fake model are said to take.
@@ -143,7 +142,7 @@ _MODELS: dict[str, Callable[[ModelSpec], FakeEngine]] = {
     "fake-draft": lambda spec: FakeEngine(spec, salt=7),
     "fake-loop": lambda spec: FakeEngine(spec, period=2, sharpness=4.0),
     "fake-priced": FakeEngine,
-    "fake-one-token": lambda spec: FakeEngine(spec, capabilities=ONE_TOKEN),
+    "fake-one-token": lambda spec: FakeEngine(spec, guesses="none"),
     "fake-endless": lambda spec: FakeEngine(spec, period=2, sharpness=4.0, step_seconds=0.02),
 }
 

@@ -7,8 +7,8 @@ from types import MappingProxyType
 
 from backend.engines.declaration import EngineDeclaration
 from backend.engines.fake import FAKE
-from backend.engines.openvino.declaration import OPENVINO
-from backend.engines.torch.declaration import TORCH
+from backend.engines.openvino.engine import OPENVINO
+from backend.engines.torch.engine import TORCH
 from backend.errors import either, unknown
 from backend.plugins import load_declared
 from backend.types import ModelSpec

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from backend.engines.declaration import EngineDeclaration, Say
-from backend.engines.openvino.abilities import EXACT
 from backend.engines.openvino.compress import COMPRESSORS
 from backend.engines.openvino.conversion import RefusedError, converted
-from backend.engines.openvino.core import require_device
-from backend.engines.openvino.declaration import OPENVINO
+from backend.engines.openvino.core import EXACT, require_device
+from backend.engines.openvino.engine import OPENVINO
 from backend.engines.openvino.export import CONVERTERS, PEAK
 from backend.errors import DerbyError
 from backend.grammar.check import check

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from backend.engines.declaration import EngineDeclaration, Say
-from backend.engines.torch.declaration import TORCH
-from backend.engines.torch.engine import PRECISIONS, torch_files
+from backend.engines.torch.engine import TORCH
+from backend.engines.torch.loading import PRECISIONS, torch_files
 from backend.errors import DerbyError
 from backend.libraries.library import (
     NO_DRAFT,

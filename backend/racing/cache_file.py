@@ -26,7 +26,7 @@ class StoredCache(NamedTuple):
 
 def require_cache(engine: Engine) -> None:
     """Raise DerbyError if the engine has no cache that could be saved."""
-    if engine.capabilities.one_token:
+    if engine.guesses == "none":
         raise DerbyError(
             f"{engine.spec} computes one token at a time here, and --save-cache does not save its "
             "state: choose another model."
@@ -37,7 +37,7 @@ def save_cache(path: Path, engine: Engine, session: Session) -> None:
     """Write the tokens of a session and their cache. Raises DerbyError if the file cannot be
     written.
     """
-    arrays = {f"cache/{name}": array for name, array in session.export(session.length).items()}
+    arrays = {f"cache/{name}": array for name, array in session.save(session.length).items()}
     arrays[_TOKENS] = np.array(session.tokens, dtype=np.int64)
     partial = path.with_name(f"{path.name}.partial")
     try:

@@ -198,7 +198,7 @@ class _LocalRun:
 
     def _positions(self, prompt: int) -> int:
         """Tokens that the context may hold. Raises DerbyError if the prompt alone fills it."""
-        most, scratch_depth = self._target.capabilities.max_context, self._column.scratch_depth
+        most, scratch_depth = self._target.max_context, self._column.scratch_depth
         limit = min(self._request.context or most, most)
         require_fits(prompt, limit, scratch_depth)
         return limit - scratch_depth
@@ -231,7 +231,6 @@ class _LocalRun:
         place = Place(run.visitor, run.index, role, engine, layers)
         kept = bool(run.visitor) and column.cache == SESSION
         session = opened.enter_context(sessions.session(place, prompt, kept=kept))
-        session.reserve(len(prompt) + self._request.max_new_tokens)
         if run.restore_cache is not None and role == "target" and column.strategy.keeps_cache:
             stored = read_cache(run.restore_cache, engine)
             session.truncate(0)
@@ -244,7 +243,7 @@ class _LocalRun:
     ) -> tuple[Drafter, float]:
         """The column's drafter, and the seconds of a pass of its draft."""
         target, loading, strategy = self._target, self._loading, self._column.strategy
-        if strategy.guesses and target.capabilities.one_token:
+        if strategy.guesses and target.guesses == "none":
             raise DerbyError(
                 f"{self._column.title} checks guesses, and {target.spec} computes one token at a "
                 "time here: choose KV reuse, or another model."
@@ -275,7 +274,7 @@ class _LocalRun:
         engine, missing = loading.draft(target.spec, weights)
         if engine is None:
             return None, missing
-        if engine.capabilities.one_token:
+        if engine.guesses == "none":
             raise DerbyError(
                 f"{engine.spec} computes one token at a time here and cannot take a guess back: "
                 "choose another draft."

@@ -202,7 +202,7 @@ class LoadedModels:
 
     def price(self, engine: Engine, say: Say, *, remeasure: bool = False) -> None:
         """Measure what passes of a loaded engine cost if that was never tried, or `remeasure`."""
-        if engine.capabilities.one_token:  # it has passes of one width
+        if engine.guesses == "none":  # it has passes of one width
             return
         if remeasure or engine.spec not in self._priced:
             self._priced.add(engine.spec)

@@ -109,7 +109,7 @@ class Race:
             prompt = len(prompt_tokens(engine.tokenizer, request))
         except Exception:
             return
-        most = engine.capabilities.max_context
+        most = engine.max_context
         require_fits(prompt, min(request.context or most, most))
 
     def _fitting(self, loading: Loading) -> "Race":

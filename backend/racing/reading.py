@@ -64,12 +64,12 @@ class Readings:
         for event in events:
             wanted = self._coming[engine.spec] > 0 and engine.spec not in self._read
             if isinstance(event, Prefilled) and wanted:
-                shown = engine.capabilities.hidden_states
+                shown = engine.guesses != "none"
                 seconds = clock.last["total"] - clock.last["draft"]
                 reading.chunks.append((seconds, session.hidden_states() if shown else None))
                 if event.total - event.done <= PREFILL_CHUNK:
                     reading.tokens = list(session.tokens)
-                    reading.rows = session.export(session.length)
+                    reading.rows = session.save(session.length)
                     self._read[engine.spec] = reading
             yield event
 
@@ -79,7 +79,7 @@ def _may_share(parts: Parts, engine: Engine) -> bool:
     nothing of the target that is not copied.
     """
     states = parts.drafter.states
-    copied = not engine.capabilities.one_token and engine.spec.device == "CPU"
+    copied = engine.guesses != "none" and engine.spec.device == "CPU"
     return copied and parts.session.length == 0 and (not states or states.layers == LAST_LAYER)
 
 

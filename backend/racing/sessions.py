@@ -50,11 +50,11 @@ class KeptSessions:
         session = self._sessions.pop(place, None) if kept else None
         if session is not None:
             common = common_length(session.tokens, text)
-            if session.most > SMALL and WASTE * common < session.most:
+            if session.length > SMALL and WASTE * common < session.length:
                 session.close()
                 session = None
         if session is None:
-            session = place.engine.open(place.layers)
+            session = place.engine.open(layers=place.layers)
         try:
             session.truncate(common_length(session.tokens, text[:-1]))
             yield session
@@ -70,7 +70,6 @@ class KeptSessions:
         if not kept:
             session.close()
             return
-        session.release_reserve()
         self._sessions[place] = session
         while self.bytes > self._budget:
             self._sessions.popitem(last=False)[1].close()
@@ -90,10 +89,7 @@ class KeptSessions:
     @property
     def bytes(self) -> int:
         """Bytes of all sessions, as far as their engines tell."""
-        return sum(
-            OVERHEAD + place.engine.row_bytes * session.most
-            for place, session in self._sessions.items()
-        )
+        return sum(OVERHEAD + session.bytes for session in self._sessions.values())
 
     def __len__(self) -> int:
         return len(self._sessions)

@@ -39,7 +39,7 @@ def weights(values: Values, target: Engine) -> Weights:
     """
     draft: str = values["draft"]
     head = _head(draft, target.spec)
-    if head is not None and target.capabilities.hidden_states:
+    if head is not None and target.guesses != "none":
         return head
     if draft == TRAINED or (head is not None and draft != HYBRID):
         raise no_trained_draft(target.spec)

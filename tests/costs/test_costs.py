@@ -28,7 +28,7 @@ from backend.costs.pass_costs import (
 from backend.engines.fake import FakeEngine
 from backend.errors import DerbyError
 from backend.racing.models import LoadedModels
-from backend.types import Capabilities, ModelSpec
+from backend.types import ModelSpec
 
 CURVE = PassCosts((1, 2, 4, 8), (10.0, 12.0, 13.0, 19.0), 0.5)
 
@@ -106,7 +106,7 @@ def test_a_model_of_few_positions_is_measured_within_them(max_context: int) -> N
     """T(k) was measured up to 512 + 48 positions whatever the model had: with fewer its session
     refused, and every column of every race failed.
     """
-    engine = FakeEngine(capabilities=Capabilities(max_context=max_context))
+    engine = FakeEngine(max_context=max_context)
     costs = measure(engine)
     assert costs.widths == WIDTHS[: len(costs.widths)]
     assert 2 * costs.widths[-1] <= max(2, max_context)

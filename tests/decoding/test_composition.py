@@ -12,8 +12,7 @@ from lib import compile_grammar, run
 
 from backend.decoding.constraint import Masks
 from backend.decoding.sampling import Sampler
-from backend.engines.base import Session
-from backend.engines.fake import FakeEngine
+from backend.engines.fake import FakeEngine, FakeSession
 from backend.events import Event, Step
 from backend.grammar.constraint import GrammarConstraint
 from backend.grammar.sources import GrammarSource, examples, shipped
@@ -105,7 +104,7 @@ def test_slots_have_grammars_of_their_own_under_any_drafter() -> None:
     assert all(score.masks for score in board.scores)
 
 
-class Meeting(Session):
+class Meeting(FakeSession):
     """A forward pass that ends only when the step's masks are there."""
 
     masked = threading.Event()
@@ -131,7 +130,7 @@ def test_masks_are_computed_while_the_pass_runs(monkeypatch: pytest.MonkeyPatch)
     engine = FakeEngine()
     constraint = compile_grammar(GrammarSource("lark", LOOPS, "test"), engine.tokenizer)
     Meeting.masked.clear()
-    request, session = Request("Say", 20, chat=False), Meeting(engine.store(), engine.capabilities)
+    request, session = Request("Say", 20, chat=False), Meeting(engine)
     score = run(engine, request, prompt=b"Say", session=session, constraint=constraint).score
     assert len(score.tokens) == 20
     # One mask for each sampled row: the root, and each forced token.

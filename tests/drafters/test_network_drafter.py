@@ -27,7 +27,6 @@ from backend.engines.heads.file import HeadShape
 from backend.events import Decided, Step
 from backend.text import ByteTokenizer
 from backend.types import (
-    Capabilities,
     Logits,
     Outcome,
     Proposal,
@@ -172,7 +171,7 @@ def test_a_draft_with_fewer_positions_stops_drafting_and_the_text_goes_on(
     """
     engine = FakeEngine(vocab_size=200)
     spec = replace(engine.spec, name="short")
-    model = replace(engine, spec=spec, capabilities=Capabilities(max_context=positions))
+    model = replace(engine, spec=spec, max_context=positions)
     length = AdaptiveDraftLength(PassCosts((1, 2, 16), (1.0, 1.1, 3.0)), 0.1, 4)
     draft = drafting(model, length)
     drafter = Hybrid(PromptLookup(length, 3), draft, length) if hybrid else draft

@@ -1,4 +1,4 @@
-"""What is torch's own: chunks, masks by layer, failures, models. Its caches: test_cache.py."""
+"""What is torch's own: chunks, masks by layer, failures, models. Its sessions: test_sessions.py."""
 
 import dataclasses
 from typing import Any
@@ -8,10 +8,10 @@ import pytest
 import torch
 from families import random_model
 
+from backend.engines.torch.captured import CapturedSession
 from backend.engines.torch.engine import TorchEngine, open_torch
 from backend.engines.torch.graphs import uncaptured
-from backend.engines.torch.growing import FIRST_CAPACITY
-from backend.engines.torch.static import StaticStore
+from backend.engines.torch.session import FIRST_CAPACITY, Target
 from backend.errors import DerbyError
 from backend.text import ByteTokenizer
 from backend.types import Logits, ModelSpec, chain_parents
@@ -93,18 +93,6 @@ def test_a_failed_pass_leaves_the_context_as_it_was() -> None:
     assert_close(feed(session, [4]), reference([*CONTEXT, 4]))
 
 
-def test_a_model_that_is_opened_again_is_tapped_once() -> None:
-    """Each opening of a model that had been placed ahead added another hook to its passes."""
-    model = ENGINE.model
-    again = TorchEngine(ModelSpec(engine="torch"), model, ByteTokenizer(), 512)
-    assert len(model.get_decoder()._forward_hooks) == 1
-    one, other = ENGINE.open(), again.open()
-    feed(one, CONTEXT)
-    feed(other, [1])
-    assert one.hidden_states().shape == (len(CONTEXT), 64)
-    assert other.hidden_states().shape == (1, 64)
-
-
 def hooks() -> int:
     """How many hooks the model's layers have."""
     return sum(len(layer._forward_pre_hooks) for layer in ENGINE.model.model.layers)
@@ -114,7 +102,7 @@ def test_a_session_shows_the_states_in_front_of_the_layers_that_it_was_opened_fo
     """The hooks stayed: after one race with such a draft every pass of every column ran them."""
     inside: list[int] = []
     counting = ENGINE.model.get_decoder().register_forward_hook(lambda *_: inside.append(hooks()))
-    session, plain, tokens = ENGINE.open((0, 1, -1)), ENGINE.open(), CONTEXT[:5]
+    session, plain, tokens = ENGINE.open(layers=(0, 1, -1)), ENGINE.open(), CONTEXT[:5]
     try:
         feed(session, tokens[:3])
         feed(plain, tokens[:1])
@@ -133,17 +121,20 @@ def test_a_session_shows_the_states_in_front_of_the_layers_that_it_was_opened_fo
 def test_layers_are_shown_beside_passes_of_fixed_widths() -> None:
     """As on CUDA: the baseline went without its graphs once a draft had asked for layers."""
     engine = TorchEngine(ModelSpec(), ENGINE.model, ByteTokenizer(), 512, capture=uncaptured)
-    session, plain = engine.open((1,)), engine.open()
+    session, plain = engine.open(layers=(1,)), engine.open()
     assert_close(feed(session, CONTEXT), feed(plain, CONTEXT))
     assert session.hidden_states((1,)).shape == (len(CONTEXT), 64)
-    assert isinstance(plain._store, StaticStore)
+    assert isinstance(plain, CapturedSession)
 
 
 def test_no_hook_is_left_by_a_pass_that_fails() -> None:
     def fail(*_: Any) -> None:
         raise MemoryError
 
-    failing, session = ENGINE.model.model.layers[1].register_forward_hook(fail), ENGINE.open((1,))
+    failing, session = (
+        ENGINE.model.model.layers[1].register_forward_hook(fail),
+        ENGINE.open(layers=(1,)),
+    )
     try:
         with pytest.raises(MemoryError):
             feed(session, CONTEXT)
@@ -175,7 +166,7 @@ def test_the_built_in_model_writes_what_generate_writes() -> None:
     while len(text) < want.shape[1]:
         text.append(int(feed(session, text[-1:]).argmax()))
     assert text == want[0].tolist()
-    assert built_in.capabilities.max_context == 8192
+    assert built_in.max_context == 8192
 
 
 STATE = {"index_head_dim": 16, "index_n_heads": 2, "q_lora_rank": 16, "kv_lora_rank": 16}
@@ -198,24 +189,24 @@ def test_a_model_that_computes_a_text_otherwise_in_several_passes_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("kind", "sizes"),
+    ("kind", "guesses", "sizes"),
     [
-        ("ctrl", {"n_embd": 32, "n_layer": 1, "n_head": 2, "dff": 48}),  # it sees what a chain sees
-        ("bart", {"d_model": 32}),  # it counts positions itself
-        ("mamba", {"hidden_size": 32, "num_hidden_layers": 1}),
+        ("ctrl", "chains", {"n_embd": 32, "n_layer": 1, "n_head": 2, "dff": 48}),
+        ("bart", "chains", {"d_model": 32}),  # it counts positions itself
+        ("mamba", "none", {"hidden_size": 32, "num_hidden_layers": 1}),
     ],
 )
-def test_a_model_without_a_mask_by_row_computes_one_token_at_a_time(
-    kind: str, sizes: dict[str, int]
+def test_the_self_test_says_what_a_model_may_check(
+    kind: str, guesses: str, sizes: dict[str, int]
 ) -> None:
     model = random_model(kind, vocab_size=VOCABULARY, **sizes)
     engine = TorchEngine(ModelSpec(engine="torch"), model, ByteTokenizer(), 64)
-    assert engine.capabilities.one_token
+    assert engine.guesses == guesses
     assert engine.open().forward([1, 2, 3], chain_parents(3), [2]).shape == (1, VOCABULARY)
 
 
-def test_a_wrong_mask_is_found_by_running_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_mask_is_noticed_by_running_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever a configuration says: here every row sees all rows of its pass before it."""
-    monkeypatch.setattr("backend.engines.torch.growing.GrowingStore._mask", lambda *_: None)
-    made = TorchEngine(ModelSpec(engine="torch"), ENGINE.model, ByteTokenizer(), 512)
-    assert made.capabilities.one_token
+    monkeypatch.setattr(Target, "masks", lambda *_: None)
+    engine = TorchEngine(ModelSpec(engine="torch"), ENGINE.model, ByteTokenizer(), 512)
+    assert engine.guesses == "chains"

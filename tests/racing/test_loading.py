@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from backend.costs import measure as measuring
-from backend.engines.base import Engine, Session
+from backend.engines.base import Engine
 from backend.engines.fake import FAKE, WEIGHT_BYTES, FakeEngine
 from backend.engines.heads.file import HeadShape, write_head
 from backend.engines.registry import engine_named
@@ -22,7 +22,7 @@ from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.strategies.column import default_column, parse_column
 from backend.strategies.speculative import SPECULATIVE
-from backend.types import Capabilities, ModelSpec, Request
+from backend.types import ModelSpec, Request
 
 
 @dataclass
@@ -114,7 +114,7 @@ def test_a_head_that_cannot_draft_here_is_refused(
     write_head(tmp_path / "theirs.safetensors", SMALL, weights, np.arange(3), "somebody else")
     (tmp_path / "text.safetensors").write_text("not a tensor")
     name = draft if draft == "trained" else str(tmp_path / draft)
-    target = FakeEngine(capabilities=Capabilities(hidden_states=features))
+    target = FakeEngine(guesses="trees" if features else "none")
     with pytest.raises(DerbyError, match=said):
         Loading(LoadedModels(), print).head(target, SPECULATIVE.weights({"draft": name}, target))
 
@@ -188,26 +188,6 @@ def test_columns_begin_when_their_own_model_is_there(monkeypatch: pytest.MonkeyP
     models = LoadedModels()
     run(first=3)
     assert loaded["fake-loop"] == {0, 3}, "one after another, each waits for its own model alone"
-
-
-def test_caches_are_ready_for_the_longest_text_before_the_clock_runs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Past 512, 1,024, ... rows a CUDA graph was captured inside the timed pass."""
-    reserved: list[tuple[int, int]] = []
-
-    def note(session: Session, length: int) -> None:
-        reserved.append((length, len(events)))
-
-    monkeypatch.setattr(Session, "reserve", note)
-    events: list[Event] = []
-    column = parse_column("speculative:draft=fake-draft")
-    Race(Request("Hi", 12, chat=False), (column,), ModelSpec("fake", "fake")).run(
-        LoadedModels(), events.append, lambda: False
-    )
-    assert [length for length, _ in reserved] == [14, 14]  # the target and the draft
-    for length, before in reserved:
-        assert not [event for event in events[:before] if isinstance(event, Step)], length
 
 
 def test_a_copy_that_a_column_can_do_without_is_left_out_where_it_does_not_fit() -> None:

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 from lib import LOCAL
 from races import FAKE, board_after, events_of
 
-from backend.engines.fake import ONE_TOKEN, FakeEngine
+from backend.engines.fake import FakeEngine
 from backend.errors import DerbyError
 from backend.events import (
     Event,
@@ -23,7 +24,7 @@ from backend.racing.race import MAX_COLUMNS, Race
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import Column, default_column, parse_column
 from backend.strategies.registry import DEFAULT_COLUMNS
-from backend.types import Capabilities, ModelSpec, Request, Sampling
+from backend.types import ModelSpec, Request, Sampling
 
 REQUEST = Request("Who is it?", max_new_tokens=60)
 COLUMNS = tuple(map(parse_column, DEFAULT_COLUMNS))
@@ -47,9 +48,8 @@ class Loaded(LoadedModels):
         return self.engines[spec.name]
 
 
-def loaded(**capabilities: int) -> Loaded:
-    engine = FakeEngine(capabilities=Capabilities(**{"max_context": 4096, **capabilities}))
-    return Loaded({"fake": engine})
+def loaded(**changes: Any) -> Loaded:
+    return Loaded({"fake": FakeEngine(**changes)})
 
 
 def raced(
@@ -211,7 +211,7 @@ def test_a_draft_with_another_vocabulary_is_refused_by_name() -> None:
 
 
 def test_one_token_at_a_time_what_guesses_is_refused_and_the_others_go_on() -> None:
-    _, board = raced([*COLUMNS, default_column("lookup")], loaded(one_token=True))
+    _, board = raced([*COLUMNS, default_column("lookup")], loaded(guesses="none"))
     for column, score in zip(board.columns, board.scores, strict=True):
         assert score.state == ("failed" if column.strategy.guesses else "done")
         said = f"{column.title} checks guesses, and fake on fake fp32 (CPU) computes one token at"
@@ -221,7 +221,7 @@ def test_one_token_at_a_time_what_guesses_is_refused_and_the_others_go_on() -> N
 def test_a_draft_that_cannot_take_a_guess_back_is_refused() -> None:
     columns = [default_column("kv"), parse_column("speculative:draft=other")]
     engines = loaded()
-    engines.engines["other"] = FakeEngine(capabilities=ONE_TOKEN)
+    engines.engines["other"] = FakeEngine(guesses="none")
     _, board = raced(columns, engines)
     assert [score.state for score in board.scores] == ["done", "failed"]
     assert "cannot take a guess back: choose another draft" in board.scores[1].message

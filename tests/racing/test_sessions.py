@@ -153,17 +153,6 @@ def test_those_used_longest_ago_are_closed_for_room() -> None:
     assert (engine.open_sessions, len(sessions)) == (1, 1), "no room for another one beside it"
 
 
-def test_what_a_session_once_held_counts_until_it_begins_anew() -> None:
-    """Its memory does not shrink: long texts and short ones in turn went past the budget."""
-    models, long = LoadedModels(), TEXT * 20
-    raced(models, asked(long), SESSION)
-    whole = models.sessions.bytes
-    raced(models, asked(long[: len(long) // 4]), SESSION)
-    assert models.sessions.bytes >= whole
-    raced(models, asked(TEXT), SESSION)
-    assert models.sessions.bytes - OVERHEAD < (whole - OVERHEAD) / 4
-
-
 def test_a_column_that_fails_keeps_no_session(monkeypatch: pytest.MonkeyPatch) -> None:
     models = LoadedModels()
     raced(models, asked(), SESSION)

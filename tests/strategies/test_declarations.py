@@ -19,7 +19,7 @@ from backend.strategies.column import default_column, parse_column, settings_of
 from backend.strategies.declaration import Candidate, Strategy, Weights
 from backend.strategies.registry import BASELINE, DEFAULT_COLUMNS, strategies
 from backend.strategies.settings import Choice, WholeNumber
-from backend.types import Capabilities, ModelSpec
+from backend.types import ModelSpec
 
 ALL = [pytest.param(strategy, id=name) for name, strategy in strategies().items()]
 
@@ -116,7 +116,7 @@ class Target(FakeEngine):
 
     def __init__(self, name: str, engine: str = "openvino", *, hidden_states: bool = True) -> None:
         spec = ModelSpec(name, engine)
-        super().__init__(spec, capabilities=Capabilities(hidden_states=hidden_states))
+        super().__init__(spec, guesses="trees" if hidden_states else "none")
 
 
 def wanted(draft: str, target: FakeEngine) -> Weights:
@@ -158,7 +158,7 @@ def test_an_option_wins_over_a_folder_of_its_name(
 
 def test_what_a_session_cannot_show_is_one_sentence() -> None:
     with pytest.raises(DerbyError, match="No trained draft fits"):
-        FakeEngine().open((1, 2, -1))
+        FakeEngine().open(layers=(1, 2, -1))
 
 
 def test_a_trained_head_by_name_is_never_replaced_by_something_else() -> None:

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from backend.engines.cache import Session
-from backend.engines.openvino.abilities import CAPABILITIES, EXACT
-from backend.engines.openvino.store import OpenVINOStore
+from backend.engines.openvino.core import EXACT, core
+from backend.engines.openvino.session import OpenVINOSession
 from backend.errors import DerbyError, chain
 from backend.models.checkpoint import loading_error
 from backend.models.files import ModelFiles
@@ -76,11 +75,9 @@ class Probe:
 
     def _computed(self, ir: Path, files: ModelFiles) -> Logits:
         """The logits [n, V] of the IR, computed as engines do."""
-        from backend.engines.openvino.core import core
-
         model = core().compile_model(ir, "CPU", EXACT)
-        store = OpenVINOStore(model.create_infer_request(), files.window)
-        session, computed = Session(store, CAPABILITIES), []
+        request = model.create_infer_request()
+        session, computed = OpenVINOSession(request, 1 << 20, files.window, 0), []
         for tokens in np.split(self.tokens, np.cumsum(WIDTHS)[:-1]):
             width, rows = len(tokens), range(len(tokens))
             new, parents = tokens.tolist(), chain_parents(width)
@@ -99,7 +96,7 @@ def converted(files: ModelFiles, name: str, folder: Path) -> "tuple[ov.Model, Pr
     import openvino as ov
     from transformers import AutoConfig
 
-    from backend.engines.torch.engine import fix_positions, load_model, text_config
+    from backend.engines.torch.loading import fix_positions, load_model, text_config
 
     try:
         whole = AutoConfig.from_pretrained(files.folder, trust_remote_code=False)

@@ -1,58 +1,114 @@
-"""The OpenVINO engine: one compiled model, and an infer request (a Store) for each cache."""
+"""The OpenVINO engine: what it says of itself, and one compiled model with its infer requests."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any
 
-from backend.engines.base import Engine
-from backend.engines.openvino.abilities import CAPABILITIES, EXACT, EXACT_PRECISIONS
-from backend.engines.openvino.core import core, require_device
-from backend.engines.openvino.export import IR, openvino_ir, ready_made
-from backend.engines.openvino.store import OpenVINOStore
-from backend.models.files import model_files
+from backend.engines.base import Engine, no_trained_draft
+from backend.engines.declaration import EngineDeclaration, Say
+from backend.engines.openvino.core import (
+    BYTES,
+    EXACT,
+    EXACT_PRECISIONS,
+    available_devices,
+    core,
+    require_device,
+)
+from backend.engines.openvino.session import OpenVINOSession
+from backend.engines.self_test import PRECISE, ROUNDED, self_test
+from backend.errors import DerbyError
+from backend.models.files import (
+    IR,
+    ModelFiles,
+    is_ready_made,
+    model_files,
+    model_folder,
+    weights_in,
+)
 from backend.text import HfTokenizer, Tokenizer
-from backend.types import PREFILL_CHUNK, Capabilities, ModelSpec
+from backend.types import LAST_LAYER, PREFILL_CHUNK, Layers, ModelSpec
 
 
-def open_openvino(spec: ModelSpec, say: Callable[[str], None]) -> "OpenVINOEngine":
-    """Load `spec`, converting it first if need be. Raises DerbyError for what cannot be had."""
-    require_device(spec.device)
-    files = model_files(spec.name, say)
-    tokenizer = HfTokenizer(files.folder, files.eos_ids, files.vocab_size)
-    if files.capped:
-        say(files.capped)
-    path = (files.folder if files.ready_made else openvino_ir(spec, say)) / IR
-    settings = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": "1"}
-    if spec.precision in EXACT_PRECISIONS:
-        settings |= EXACT
-
-    graph: Any = ready_made(path, spec, files) if files.ready_made else path
-    model = core().compile_model(graph, spec.device, settings)
-    capabilities = replace(CAPABILITIES, max_context=files.max_context)
-    size = path.with_suffix(".bin").stat().st_size
-    engine = OpenVINOEngine(
-        spec, files.fingerprint, size, tokenizer, capabilities, model, files.window
-    )
-    engine.row_bytes = files.row_bytes
-    return engine
-
-
-@dataclass(eq=False)
 class OpenVINOEngine(Engine):
-    """A compiled IR with the interface that export.py documents. `window` is the number of
-    positions that sliding layers see; 0: there are none.
+    """A compiled IR with the interface that export.py documents. Raises DerbyError for one that
+    computes something else in wider passes.
     """
 
     # The plugin prepares kernels at a width's first sight (5-10 ms).
     slow_at_first = (PREFILL_CHUNK, *range(1, PREFILL_CHUNK))
 
-    spec: ModelSpec
-    fingerprint: str
-    weight_bytes: int
-    tokenizer: Tokenizer
-    capabilities: Capabilities
-    model: Any
-    window: int
+    def __init__(
+        self,
+        spec: ModelSpec,
+        model: Any,
+        tokenizer: Tokenizer,
+        files: ModelFiles,
+        weight_bytes: int,
+    ) -> None:
+        self.spec, self.model, self.tokenizer = spec, model, tokenizer
+        self.fingerprint, self.max_context = files.fingerprint, files.max_context
+        self.weight_bytes, self.row_bytes = weight_bytes, files.row_bytes
+        self._window = files.window
+        exact = spec.precision in EXACT_PRECISIONS
+        self.guesses = self_test(self.open, files.vocab_size, PRECISE if exact else ROUNDED)
+        if self.guesses == "none":
+            raise DerbyError(
+                f"{spec} computes something else when it reads several tokens at once: choose "
+                "another precision or engine."
+            )
 
-    def store(self) -> OpenVINOStore:
-        return OpenVINOStore(self.model.create_infer_request(), self.window)
+    def open(self, rows: int = 0, layers: Layers = ()) -> OpenVINOSession:
+        """See Engine. The states of a request grow as they need."""
+        if set(layers) - set(LAST_LAYER):
+            raise no_trained_draft(self.spec)
+        request = self.model.create_infer_request()
+        return OpenVINOSession(
+            request, self.max_context, self._window, self.row_bytes, self.guesses
+        )
+
+
+def open_openvino(spec: ModelSpec, say: Say) -> OpenVINOEngine:
+    """Load `spec`, converting it first if need be. Raises DerbyError for what cannot be had."""
+    from backend.engines.openvino.export import openvino_ir, ready_made
+
+    require_device(spec.device)
+    files = model_files(spec.name, say)
+    tokenizer = HfTokenizer(files.folder, files.eos_ids, files.vocab_size)
+    if files.capped:
+        say(files.capped)
+    path = (files.folder if files.ready_made else openvino_ir(spec, say)) / IR[0]
+    settings = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": "1"}
+    settings |= EXACT if spec.precision in EXACT_PRECISIONS else {}
+    graph: Any = ready_made(path, spec, files) if files.ready_made else path
+    model = core().compile_model(graph, spec.device, settings)
+    return OpenVINOEngine(spec, model, tokenizer, files, path.with_suffix(".bin").stat().st_size)
+
+
+def devices() -> tuple[str, ...]:
+    """CPU first: it is on every machine, and what the built-in figures refer to."""
+    return tuple(sorted(available_devices(), key=lambda name: name != "CPU"))
+
+
+def estimate_bytes(spec: ModelSpec, say: Say) -> int:
+    folder = model_folder(spec.name, say)
+    if is_ready_made(folder):
+        return (folder / IR[1]).stat().st_size
+    # An unknown precision is refused when it is opened.
+    return round(weights_in(folder) * BYTES.get(spec.precision, 0))
+
+
+def peak_bytes(spec: ModelSpec, say: Say) -> int:
+    from backend.engines.openvino.export import conversion_bytes
+
+    return conversion_bytes(spec, say)
+
+
+OPENVINO = EngineDeclaration(
+    name="openvino",
+    title="OpenVINO",
+    precisions=tuple(dict.fromkeys((ModelSpec().precision, *BYTES))),
+    devices=devices,
+    device_help="CPU, GPU, NPU or AUTO",
+    open=open_openvino,
+    estimate_bytes=estimate_bytes,
+    peak_bytes=peak_bytes,
+    exact=EXACT_PRECISIONS,
+)

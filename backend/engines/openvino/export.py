@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from backend.engines.openvino.abilities import BYTES
 from backend.engines.openvino.compress import COMPRESSORS
 from backend.engines.openvino.conversion import (
     RefusedError,
@@ -30,6 +29,7 @@ from backend.engines.openvino.conversion import (
     converted,
     unsupported,
 )
+from backend.engines.openvino.core import BYTES
 from backend.engines.openvino.merge import merge_products
 from backend.errors import unknown
 from backend.models.checkpoint import quantised_as, read_object

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from backend.engines.base import Session
+from backend.engines.session import Session
+from backend.engines.torch.captured import FIRST_CAPACITY, WIDTHS, capacity_for, width_for
 from backend.engines.torch.engine import TorchEngine, open_torch
 from backend.engines.torch.graphs import Capture, uncaptured
-from backend.engines.torch.static import FIRST_CAPACITY, WIDTHS, capacity_for, width_for
 from backend.text import ByteTokenizer
 from backend.types import Logits, ModelSpec, chain_parents
 
@@ -129,7 +129,7 @@ def assert_equal_whatever_is_done(data: st.DataObject, engine: TorchEngine, kind
             other.truncate(length)
         elif deed == "move to another session":
             length = data.draw(st.integers(0, one.length))
-            mine, theirs = one.export(length), other.export(length)
+            mine, theirs = one.save(length), other.save(length)
             assert list(mine) == list(theirs)
             for name, array in mine.items():
                 assert array.dtype == theirs[name].dtype
@@ -147,7 +147,7 @@ def assert_equal_whatever_is_done(data: st.DataObject, engine: TorchEngine, kind
 @settings(max_examples=25)
 @given(st.data())
 def test_fixed_widths_change_nothing(kind: str, data: st.DataObject) -> None:
-    assert STATIC[kind]._static is not None
+    assert STATIC[kind]._fixed is not None
     assert_equal_whatever_is_done(data, STATIC[kind], kind)
 
 
@@ -176,35 +176,12 @@ def test_a_window_goes_by_positions_and_not_by_slots(kind: str) -> None:
     assert_close(session.forward(tokens, links, rows), plain.forward(tokens, links, rows))
 
 
-def test_sessions_capture_once_and_a_successor_not_at_all() -> None:
-    recorder = Recorder()
-    engine = build(MODELS["llama"], recorder)
+def test_sessions_share_inputs_and_keep_their_own_caches() -> None:
+    engine = build(MODELS["llama"], Recorder())
     one, two = engine.open(), engine.open()
-    each = len(WIDTHS) + 1  # prefill wants no logits
-    assert recorder.captured == 2 * each
     feed(one, [1, 2, 3])
     assert_close(feed(two, [7]), feed(GROWING["llama"].open(), [7]))
     assert_close(feed(one, [4]), feed(GROWING["llama"].open(), [1, 2, 3, 4]))
-    one.close()
-    two.close()
-    successor = engine.open()
-    assert recorder.captured == 2 * each
-    assert_close(feed(successor, [9]), feed(GROWING["llama"].open(), [9]))
-    successor.close()
-
-
-def test_one_small_cache_is_kept_for_the_next_session_and_is_counted() -> None:
-    """Up to eight of any size stayed on the device, in no budget."""
-    engine = build(MODELS["llama"], uncaptured)
-    large, small = engine.open(), engine.open()
-    large.reserve(LONGEST)
-    for session in (large, small, engine.open()):
-        session.close()
-    assert engine._static is not None
-    (kept,) = engine._static._idle
-    assert kept.capacity == FIRST_CAPACITY
-    bytes_of = kept.keys.nbytes + kept.values.nbytes
-    assert engine.weight_bytes == GROWING["llama"].weight_bytes + bytes_of
 
 
 def test_a_pass_reads_and_writes_the_same_memory_every_time() -> None:
@@ -252,8 +229,7 @@ def test_a_cache_grows_across_its_capacities(engine: TorchEngine) -> None:
 def test_no_pass_of_a_text_of_known_length_is_captured_within_it() -> None:
     """Past 512, 1,024, ... rows the next cache's graphs were captured inside the timed pass."""
     recorder = Recorder()
-    session = build(MODELS["llama"], recorder).open()
-    session.reserve(LONGEST)
+    session = build(MODELS["llama"], recorder).open(LONGEST)
     captured = recorder.captured
     for _ in range(LONGEST // 60):
         feed(session, range(60))
@@ -271,9 +247,7 @@ def test_a_capture_does_not_go_by_what_an_earlier_pass_left() -> None:
     for _ in range(FIRST_CAPACITY // 64):
         feed(session, range(64))
     feed(session, [1])
-    # The first of these has the cache that was outgrown, the other one has a new one.
-    for fresh in (engine.open(), engine.open()):
-        assert_close(feed(fresh, [9]), feed(GROWING["llama"].open(), [9]))
+    assert_close(feed(engine.open(), [9]), feed(GROWING["llama"].open(), [9]))
 
 
 def test_a_loaded_context_may_need_a_larger_cache() -> None:
@@ -281,11 +255,11 @@ def test_a_loaded_context_may_need_a_larger_cache() -> None:
     for _ in range(9):
         feed(plain, range(64))
     session = STATIC["llama"].open()
-    session.load(plain.tokens, plain.export(plain.length))
+    session.load(plain.tokens, plain.save(plain.length))
     assert_close(feed(session, [50]), feed(plain, [50]))
     other = STATIC["gpt2"].open()
     with pytest.raises(RuntimeError, match="arrays"):
-        other.load(plain.tokens[:3], dict(list(plain.export(3).items())[:2]))
+        other.load(plain.tokens[:3], dict(list(plain.save(3).items())[:2]))
 
 
 def test_the_last_positions_of_a_context_can_be_used() -> None:
@@ -336,7 +310,7 @@ def test_models_that_no_graph_can_hold_keep_a_growing_cache(
 ) -> None:
     config = AutoConfig.for_model(kind, **{**SMALL, **changes})
     engine = build(AutoModelForCausalLM.from_config(config), uncaptured)
-    assert engine._static is None
+    assert engine._fixed is None
     assert feed(engine.open(), [1, 2]).shape == (257,)
 
 
@@ -347,7 +321,7 @@ def test_layers_of_different_shapes_keep_a_growing_cache(monkeypatch: pytest.Mon
     for name in ("k_proj", "v_proj"):
         setattr(layer, name, torch.nn.Linear(32, 8))
     engine = build(model, uncaptured)
-    assert engine._static is None
+    assert engine._fixed is None
 
 
 @pytest.mark.thorough

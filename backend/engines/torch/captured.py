@@ -1,0 +1,278 @@
+"""Passes of fixed widths over caches of fixed sizes: what CUDA devices run, as captured graphs.
+
+A pass of n rows is padded to the next of WIDTHS. Its inputs are one small buffer, filled by one
+copy: how long the context is, the tokens, their positions, and which of the new rows each of them
+sees. The mask over the whole cache is made of them on the device, within the graph. New rows are
+written behind the context, padding too, where the next pass overwrites them.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers.cache_utils import CacheLayerMixin
+
+from backend.engines.session import Tree
+from backend.engines.torch.graphs import (
+    Capture,
+    PassTensors,
+    Run,
+    current,
+    fetch,
+    host_rows,
+    wait,
+)
+from backend.engines.torch.session import KINDS, RowsCache, Target, TorchSession
+from backend.types import PREFILL_CHUNK, Arrays, Logits
+
+#: Rows of the passes that are captured. Wider ones are rare and run as they are.
+WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128)
+
+#: Rows of the smallest cache; the others have twice, four times, ... as many. Every pass reads all
+#: of its cache, so it should be no larger than need be, and one that is too small is replaced.
+FIRST_CAPACITY = 512
+
+
+def capacity_for(rows: int) -> int:
+    """The smallest capacity that holds so many rows."""
+    return max(FIRST_CAPACITY, 1 << (rows - 1).bit_length())
+
+
+def width_for(rows: int) -> int:
+    """The width that a pass over so many rows is padded to."""
+    return next((width for width in WIDTHS if width >= rows), rows)
+
+
+@dataclass(frozen=True)
+class FixedWidths:
+    """What the captured passes of all sessions share. `layers` have keys and values of these
+    `kinds`, (heads, dim); `vocabulary` and `hidden` are the sizes of logits and hidden states.
+    """
+
+    target: Target
+    capture: Capture
+    layers: int
+    kinds: tuple[tuple[int, int], tuple[int, int]]
+    vocabulary: int
+    hidden: int
+    _tensors: dict[int, PassTensors] = field(default_factory=dict)
+
+    def tensors(self, width: int) -> PassTensors:
+        """Inputs and outputs of passes of this width, which never run at once."""
+        if width not in self._tensors:
+            device = self.target.device
+            logits = torch.zeros(width, self.vocabulary, device=device)
+            hidden = torch.zeros(width, self.hidden, dtype=self.target.dtype, device=device)
+            shapes = [(1,), (width,), (width,), (width, width)]
+            self._tensors[width] = PassTensors(width, shapes, (logits, hidden), torch.int64)
+        return self._tensors[width]
+
+
+@torch.inference_mode()
+def fixed_widths(target: Target, capture: Capture) -> FixedWidths | None:
+    """The model with passes of fixed widths; None where its layers' caches differ in shape."""
+    session = TorchSession(target, 1)
+    logits = session.forward([0], [-1], [0])
+    layers = [layer.buffers for layer in session.layers if layer.is_initialized]
+    shapes = {tuple((each.shape[1], each.shape[3]) for each in pair) for pair in layers}
+    if len(shapes) != 1 or len(layers) < len(session.layers):
+        return None
+    keys, values = shapes.pop()
+    hidden = session.hidden_states().shape[1]
+    return FixedWidths(target, capture, len(layers), (keys, values), logits.shape[1], hidden)
+
+
+class SlotsLayer(CacheLayerMixin):
+    """One layer's part of a cache that does not move: new rows go to `slots`."""
+
+    is_sliding = False
+
+    def __init__(self, keys: Tensor, values: Tensor, slots: Tensor) -> None:
+        super().__init__()
+        self.keys, self.values, self._slots = keys, values, slots
+        self.is_initialized = True
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """The tensors are there from the start."""
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Write the rows to their slots; give all slots, because the mask hides what is no row."""
+        assert self.keys is not None and self.values is not None  # noqa: S101, PT018
+        self.keys.index_copy_(2, self._slots, key_states)
+        self.values.index_copy_(2, self._slots, value_states)
+        return self.keys, self.values
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.get_max_cache_shape(), 0
+
+    def get_seq_length(self) -> int:
+        """Unknown to the host; whoever calls the model passes positions and a mask."""
+        return 0
+
+    def get_max_cache_shape(self) -> int:
+        return 0 if self.keys is None else self.keys.shape[2]
+
+
+class CapturedSession(TorchSession):
+    """Its passes are captured when it is opened: no pass of a race waits for that, unless the text
+    outgrows the rows that it was opened for.
+    """
+
+    def __init__(self, shared: FixedWidths, max_context: int, rows: int) -> None:
+        super().__init__(shared.target, max_context)
+        self._shared = shared
+        self._device = shared.target.device
+        self._allocate(capacity_for(rows + WIDTHS[-1] if rows else 1))
+
+    @torch.inference_mode()
+    def _allocate(self, capacity: int) -> None:
+        """Have a cache of so many rows, keys and values [layers, 1, heads, capacity, dim], and its
+        passes captured.
+        """
+        shared = self._shared
+        # Zeros, because what the mask hides counts zero times its value, which may not be NaN.
+        self._keys, self._values = (
+            torch.zeros(
+                (shared.layers, 1, heads, capacity, dim),
+                dtype=shared.target.dtype,
+                device=self._device,
+            )
+            for heads, dim in shared.kinds
+        )
+        self._columns = torch.arange(capacity, device=self._device)
+        self._runs: dict[tuple[int, bool], Run] = {}
+        with current(self._device):
+            for width in reversed(WIDTHS):  # the largest first: the others fit into its memory
+                shared.tensors(width).clear()
+                for logits in (True, False) if width == PREFILL_CHUNK else (True,):
+                    self._runs[width, logits] = shared.capture(self._pass(width, logits=logits))
+
+    def _make_room(self, rows: int) -> None:
+        """Have the cache hold so many rows, of which the kept ones stay."""
+        if rows > (capacity := len(self._columns)):
+            before, length = self._stores(), self.length
+            self._allocate(capacity_for(max(rows, 2 * capacity)))
+            for old, new in zip(before, self._stores(), strict=True):
+                new[..., :length, :] = old[..., :length, :]
+
+    @torch.inference_mode()
+    def forward(self, tokens: Sequence[int], parents: Sequence[int], rows: Sequence[int]) -> Logits:
+        tree, n = self._tree(tokens, parents, rows), len(tokens)
+        width = width_for(n)
+        tensors = self._shared.tensors(width)
+        with current(self._device):
+            self._make_room(self.length + width)
+            tensors.fill(*_padded(tokens, tree, self.length, width))
+            key = width, len(rows) > 0 or width != PREFILL_CHUNK
+            self._runs.get(key, self._pass(width, logits=key[1]))()
+            logits, hidden = tensors.outputs
+            self._states = {-1: hidden[None, :n].clone()}
+            # The one thing that a pass makes the host wait for: so many times the vocabulary,
+            # 4 bytes each, cross the bus.
+            wanted = host_rows(len(rows), logits.shape[1], self._device)
+            for at, first, count in _stretches(rows):
+                fetch(wanted[at : at + count], logits[first : first + count])
+            if rows:
+                wait(self._device)
+        self._pending(tokens, parents)
+        return wanted.numpy()
+
+    def _pass(self, width: int, *, logits: bool) -> Run:
+        """A pass of this width. It asks for no value of the device, and makes nothing that outlives
+        it.
+        """
+        shared, target = self._shared, self._shared.target
+        tensors = shared.tensors(width)
+        start, ids, positions, seen = tensors.inputs
+
+        def run() -> None:
+            slots = start + self._columns[:width]
+            context = (self._columns < start).expand(width, -1)
+            visible = context.index_copy(1, slots, seen.bool())
+            full = sliding = self._hidden(visible)
+            if target.window:
+                # Nothing is ever missing in the context, so its rows' positions are their slots.
+                keys = self._columns.index_copy(0, slots, positions)
+                near = positions[:, None] - keys < target.window
+                sliding = self._hidden(visible & near)
+            layers: list[Any] = [
+                SlotsLayer(keys, values, slots)
+                for keys, values in zip(self._keys, self._values, strict=True)
+            ]
+            result = target.model(
+                input_ids=ids[None],
+                position_ids=positions[None],
+                attention_mask=target.masks(full, sliding),
+                past_key_values=RowsCache(layers=layers),
+                use_cache=True,
+                logits_to_keep=slice(0, width if logits else 0),
+            ).logits[0]
+            logits_out, hidden_out = tensors.outputs
+            hidden_out.copy_(target.states[-1][0])
+            if logits:
+                logits_out.copy_(result)
+
+        return run
+
+    def _hidden(self, visible: Tensor) -> Tensor:
+        """What is added to scores, [1, 1, n, capacity]."""
+        dtype = self._shared.target.dtype
+        hidden = torch.full(
+            visible.shape, torch.finfo(dtype).min, dtype=dtype, device=visible.device
+        )
+        return hidden.masked_fill_(visible, 0)[None, None]
+
+    def _drop_behind(self, length: int) -> None:
+        """The next pass says where its rows go."""
+
+    def _buffers(self) -> Iterator[tuple[str, Tensor]]:
+        for index, pair in enumerate(zip(self._keys, self._values, strict=True)):
+            yield from zip((f"{kind}.{index}" for kind in KINDS), pair, strict=True)
+
+    def _stores(self) -> Iterable[Tensor]:
+        return self._keys, self._values
+
+    @torch.inference_mode()
+    def load(self, tokens: Sequence[int], arrays: Arrays) -> None:
+        names = [name for name, _ in self._buffers()]
+        if self.tokens or self._new or (tokens and sorted(names) != sorted(arrays)):
+            raise RuntimeError("session not empty, or another model's arrays")
+        self._make_room(len(tokens))
+        self.tokens = list(tokens)
+        for name, buffer in self._buffers():
+            if tokens:
+                buffer[:, :, : len(tokens)] = self._tensor(arrays[name])
+
+    def close(self) -> None:
+        self._runs, self._states = {}, {}
+        self._keys = self._values = torch.zeros(0)
+
+
+def _padded(
+    tokens: Sequence[int], tree: Tree, length: int, width: int
+) -> tuple[np.ndarray[Any, Any], ...]:
+    """A pass's inputs: the context's length; tokens and positions; which new rows see which. Rows
+    that pad it see themselves alone, and nobody sees them.
+    """
+    n, rows = len(tokens), np.zeros((2, width), np.int64)
+    rows[1] = length
+    rows[:, :n] = tokens, tree.depths + length
+    seen = np.eye(width, dtype=np.int64)
+    seen[:n, :n] = tree.seen
+    return np.array([length]), rows, seen
+
+
+def _stretches(rows: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Rows as stretches that follow one another: where each begins among them, its first row and
+    its length.
+    """
+    begin = 0
+    for at in range(1, len(rows) + 1):
+        if at == len(rows) or rows[at] != rows[at - 1] + 1:
+            yield begin, rows[begin], at - begin
+            begin = at

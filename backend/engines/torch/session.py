@@ -1,0 +1,295 @@
+"""A text over a cache that is written in place: what the CPU runs, and every model that attends."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from transformers import Cache
+from transformers.cache_utils import CacheLayerMixin
+
+from backend.engines.base import no_trained_draft
+from backend.engines.session import Session, visibility
+from backend.types import LAST_LAYER, Arrays, Guesses, HiddenStates, Layers, Logits
+
+#: What a cache consists of: of each layer keys and values, [1, kv heads, rows, head dim].
+KINDS = ("key", "value")
+
+#: Rows that a layer reserves where nobody says how many come; where they do not suffice it doubles.
+FIRST_CAPACITY = 256
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """A loaded model and how it wants to be called.
+
+    `window` is the number of positions that a sliding-window layer sees, itself included (0: no
+    such layer); `by_layer_type` says that it takes one mask per layer type. `positions` is False
+    where the model counts them itself, from the rows in the cache. `cache` is what it calls its
+    cache. `states`: what the latest pass handed to the output projection, [1, n, D] by -1, and
+    within `showing` to other layers, by their indices.
+    """
+
+    model: Any
+    device: torch.device
+    window: int
+    by_layer_type: bool
+    positions: bool
+    cache: str
+    states: dict[int, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        def note(_module: Any, _inputs: Any, output: Any) -> None:
+            self.states[-1] = output[0]
+
+        self.model.get_decoder().register_forward_hook(note)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.model.dtype
+
+    def layers(self) -> nn.ModuleList:
+        """The decoder's layers, in their order. Raises DerbyError if it has none that we know."""
+        count = self.model.config.get_text_config(decoder=True).num_hidden_layers
+        for part in self.model.get_decoder().children():
+            if isinstance(part, nn.ModuleList) and len(part) == count:
+                return part
+        raise no_trained_draft(self.model.config.model_type)
+
+    @contextmanager
+    def showing(self, layers: Layers) -> Iterator[None]:
+        """Note in the pass within what these layers are given, too. Hooks that stayed would run in
+        every pass of every column of the model.
+        """
+
+        def hook(index: int) -> Any:
+            def note(_module: Any, inputs: Any, named: Any) -> None:
+                self.states[index] = inputs[0] if inputs else named["hidden_states"]
+
+            return note
+
+        hooks = [
+            self.layers()[layer].register_forward_pre_hook(hook(layer), with_kwargs=True)
+            for layer in layers
+        ]
+        try:
+            yield
+        finally:
+            for each in hooks:
+                each.remove()
+
+    def masks(self, full: Any, sliding: Any) -> Any:
+        """attention_mask of a pass, as the model takes it."""
+        if not self.window:
+            return full
+        if not self.by_layer_type:
+            return sliding
+        return {"full_attention": full, "sliding_attention": sliding}
+
+
+class RowsLayer(CacheLayerMixin):
+    """One layer's keys and values in buffers [1, kv heads, capacity, head dim], of which the first
+    `length` rows are there. New ones are written behind them.
+    """
+
+    is_sliding = False
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__()
+        self.length = 0
+        self._capacity = capacity
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Memory that no row has been written to is none that the CPU has given."""
+        self.keys, self.values = (
+            like.new_empty((*like.shape[:2], self._capacity, like.shape[3]))
+            for like in (key_states, value_states)
+        )
+        self.is_initialized = True
+
+    @property
+    def buffers(self) -> tuple[Tensor, Tensor]:
+        assert self.keys is not None and self.values is not None  # noqa: S101, PT018
+        return self.keys, self.values
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Append n rows [1, kv heads, n, head dim]; return views of all rows so far."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        start, end = self.length, self.length + key_states.shape[2]
+        if end > self.buffers[0].shape[2]:
+            capacity = max(2 * end, FIRST_CAPACITY)
+            self.keys, self.values = (_grown(each, start, capacity) for each in self.buffers)
+        for buffer, rows in zip(self.buffers, (key_states, value_states), strict=True):
+            buffer[:, :, start:end] = rows
+        self.length = end
+        keys, values = self.buffers
+        return keys[:, :, :end], values[:, :, :end]
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.length + query_length, 0
+
+    def get_seq_length(self) -> int:
+        return self.length
+
+    def get_max_cache_shape(self) -> int:
+        return -1
+
+
+def _grown(buffer: Tensor, length: int, capacity: int) -> Tensor:
+    """A larger copy of the first `length` rows."""
+    larger = buffer.new_empty((*buffer.shape[:2], capacity, buffer.shape[3]))
+    larger[:, :, :length] = buffer[:, :, :length]
+    return larger
+
+
+class RowsCache(Cache):
+    """A cache of attending layers alone, for any model."""
+
+    def has_previous_state(self, layer_idx: int | None = None) -> bool:
+        """What recurrent layers make of a mask is asked for where this is False: there are none."""
+        return True
+
+
+def _rows_cache(capacity: int) -> RowsCache:
+    """An empty one, which makes a layer for each that asks for one."""
+    make: Any = partial(RowsLayer, capacity)
+    return RowsCache(layer_class_to_replicate=make)
+
+
+class TorchSession(Session):
+    """`rows`: tokens that there is to be room for; 0: unknown. `layers`: those whose hidden states
+    are shown beside the last one's.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        max_context: int,
+        guesses: Guesses = "trees",
+        rows: int = 0,
+        layers: Layers = (),
+    ) -> None:
+        super().__init__(max_context, guesses)
+        self._target, self._layers = target, layers
+        capacity = rows or FIRST_CAPACITY
+        self._cache = _rows_cache(capacity)
+        self._states: dict[int, Any] = {}  # the last pass's by layer, tensors [1, n, D]
+
+    @property
+    def layers(self) -> list[RowsLayer]:
+        """Those that the model has asked for; one that reads another's rows has none of its own."""
+        layers: Any = self._cache.layers
+        return layers
+
+    @property
+    def bytes(self) -> int:
+        return sum(buffer.nbytes for _, buffer in self._buffers())
+
+    @torch.inference_mode()
+    def forward(self, tokens: Sequence[int], parents: Sequence[int], rows: Sequence[int]) -> Logits:
+        """See Session. The logits are in host memory, so the device has finished the pass."""
+        tree, target = self._tree(tokens, parents, rows), self._target
+        self._drop_behind(self.length)
+        positions = tree.depths + self.length
+        inputs = torch.from_numpy(np.stack([np.array(tokens, np.int64), positions]))
+        ids, places = inputs.to(target.device)[:, None]  # [1, n] each
+        mask = None
+        if not tree.chain:  # transformers masks chains itself, where kernels allow it without one
+            context = np.ones(self.length, np.bool_)
+            full = sliding = self._additive(visibility(context, tree, positions))
+            if target.window:
+                sliding = self._additive(visibility(context, tree, positions, target.window))
+            mask = target.masks(full, sliding)
+        with target.showing(self._layers):
+            logits = target.model(
+                input_ids=ids,
+                position_ids=places,
+                attention_mask=mask,
+                past_key_values=self._cache,
+                use_cache=True,
+                # Skips the vocabulary product of other rows. A list, unlike a tensor, indexes
+                # hidden states on whichever device the last layer lives.
+                logits_to_keep=list(rows),
+            ).logits
+        self._states = dict(target.states)
+        target.states.clear()
+        self._pending(tokens, parents)
+        return logits[0].float().cpu().numpy()
+
+    def _additive(self, visible: NDArray[np.bool_]) -> Tensor:
+        """What is added to scores, [1, 1, n, P + n]."""
+        hidden = torch.from_numpy(~visible).to(self._target.device)[None, None]
+        dtype = self._target.dtype
+        return hidden.to(dtype).masked_fill_(hidden, torch.finfo(dtype).min)
+
+    @torch.inference_mode()
+    def hidden_states(self, layers: Layers = LAST_LAYER) -> HiddenStates:
+        if not set(layers) <= self._states.keys():
+            raise RuntimeError(f"no hidden states {layers}")
+        # Layers may lie on several devices.
+        return torch.cat([self._states[i][0].float().cpu() for i in layers], -1).numpy()
+
+    @torch.inference_mode()
+    def _keep(self, rows: Sequence[int]) -> None:
+        """Move the rows that stay together; those behind them are overwritten."""
+        moved = [(place, row) for place, row in enumerate(rows) if place != row]
+        if moved:
+            places = torch.tensor(moved) + self.length
+            for buffer in self._stores():
+                to, origin = places.to(buffer.device).unbind(1)
+                buffer.index_copy_(-2, to, buffer.index_select(-2, origin))
+        self._drop_behind(self.length + len(rows))
+
+    def _cut(self, length: int) -> None:
+        self._drop_behind(length)
+
+    def _drop_behind(self, length: int) -> None:
+        """Have the next pass write behind so many rows."""
+        for layer in self.layers:
+            layer.length = min(layer.length, length)
+
+    def _buffers(self) -> Iterator[tuple[str, Tensor]]:
+        """Each layer's keys and values, by the names that a saved cache has for them."""
+        for index, layer in enumerate(self.layers):
+            if layer.is_initialized:
+                yield from zip((f"{kind}.{index}" for kind in KINDS), layer.buffers, strict=True)
+
+    def _stores(self) -> Iterable[Tensor]:
+        """What holds the cache's rows, along the last axis but one."""
+        return (buffer for _, buffer in self._buffers())
+
+    @torch.inference_mode()
+    def save(self, length: int) -> Arrays:
+        """See Session; bf16, which numpy lacks, as its bits, int16."""
+        self._require_settled(length)
+        rows = {name: buffer[:, :, :length].cpu() for name, buffer in self._buffers() if length}
+        bits = {n: r.view(torch.int16) if r.dtype == torch.bfloat16 else r for n, r in rows.items()}
+        return {name: each.contiguous().numpy().copy() for name, each in bits.items()}
+
+    @torch.inference_mode()
+    def load(self, tokens: Sequence[int], arrays: Arrays) -> None:
+        indexes = sorted({int(name.partition(".")[2] or -1) for name in arrays})
+        names = {f"{kind}.{index}" for kind in KINDS for index in indexes}
+        if self.tokens or self._new or (tokens and (arrays.keys() != names or not arrays)):
+            raise RuntimeError("session not empty, or another model's arrays")
+        self.tokens = list(tokens)
+        for index in indexes if tokens else ():
+            keys, values = (self._tensor(arrays[f"{kind}.{index}"]) for kind in KINDS)
+            self._cache.update(keys, values, index)
+
+    def _tensor(self, array: NDArray[Any]) -> Tensor:
+        """The rows that `save` made an array of."""
+        rows = torch.from_numpy(np.array(array))
+        rows = rows.view(torch.bfloat16) if rows.dtype == torch.int16 else rows
+        return rows.to(self._target.device, self._target.dtype)
+
+    def close(self) -> None:
+        self._cache, self._states = RowsCache(layers=[]), {}
