@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from backend.errors import DerbyError, invalid_character, unknown
+from backend.grammar.schema import read as schema_of
 from backend.grammar.sources import GrammarSource, Kind, shipped
 
 if TYPE_CHECKING:
@@ -94,9 +95,8 @@ def regex_literal(pattern: str) -> str:
 
 def _schema(source: GrammarSource) -> Any:
     try:
-        schema = json.loads(source.text)
-        json.dumps(schema, allow_nan=False)
-    except (ValueError, RecursionError) as error:
+        schema = schema_of(source.text).value
+    except (ValueError, ArithmeticError, RecursionError) as error:
         raise refusal(source, str(error)) from error
     if isinstance(schema, dict):
         layout = schema.get("x-guidance", {})

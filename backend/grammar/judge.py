@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Literal
 
+from backend.errors import DerbyError
+from backend.grammar.schema import for_judge
+
 Verdict = Literal["valid", "invalid", "unchecked"]
 
 _LONGEST = 200
@@ -28,7 +31,7 @@ def judge(schema: str, text: str) -> Judgement:
 
     try:
         validator = validator_for(
-            json.loads(schema, parse_float=Decimal),
+            for_judge(schema),
             validate_formats=True,
             offline=True,
             # A pattern that gave up would count as one that does not match, and so be valid under
@@ -38,7 +41,7 @@ def judge(schema: str, text: str) -> Judgement:
         error = next(iter(validator.iter_errors(json.loads(text, parse_float=Decimal))), None)
     except json.JSONDecodeError as broken:
         return Judgement("invalid", f"not JSON: {broken}")
-    except (ValidationError, ValueError, ArithmeticError, RecursionError) as unclear:
+    except (DerbyError, ValidationError, ValueError, ArithmeticError, RecursionError) as unclear:
         return Judgement("unchecked", _one_line(str(getattr(unclear, "message", unclear))))
     if error is None:
         return Judgement("valid")

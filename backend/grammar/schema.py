@@ -1,0 +1,276 @@
+"""A JSON Schema as llguidance and the judge are to read it: as the standard does.
+
+Where llguidance reads a keyword otherwise, its copy has other words for the same, or for a little
+more, which the judge then decides; what neither can express is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from backend.errors import DerbyError
+from backend.grammar.pattern import translated
+
+#: Keywords whose values are schemas by name, and those whose values are data.
+_NAMED = {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}
+_DATA = {"const", "enum", "default", "examples", "example"}
+
+_COUNTS = ("Length", "Items", "Properties", "Contains")
+#: More than any text has, and what llguidance's counts hold.
+_COUNTLESS = 2**31
+
+#: Formats that llguidance enforces, and those that the judge knows beside them. All others are
+#: annotations, as the standard says.
+_ENFORCED_FORMATS = {
+    *("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"),
+}
+_JUDGED_FORMATS = {
+    *("idn-email", "idn-hostname", "iri", "iri-reference", "uri-reference", "uri-template"),
+    *("json-pointer", "relative-json-pointer", "regex"),
+}
+#: Keywords that llguidance ignores where a schema's `x-guidance` says "lenient", else refuses.
+_JUDGED = {
+    *("not", "if", "contains", "minContains", "maxContains", "uniqueItems", "propertyNames"),
+    *("dependentRequired", "dependentSchemas", "dependencies"),
+    *("unevaluatedItems", "unevaluatedProperties"),
+}
+
+#: What each bound is without "exclusive", and its sign if it were a lower one.
+_BOUNDS = {
+    "minimum": ("minimum", 1),
+    "exclusiveMinimum": ("minimum", 1),
+    "maximum": ("maximum", -1),
+    "exclusiveMaximum": ("maximum", -1),
+}
+#: Bounds in between are held; a regular expression of llguidance's writes them, digit by digit.
+_FAR = 10**18
+_NEAR = Decimal("1e-30")
+#: From here on not every integer is a double.
+_EXACT = 2**53
+#: A divisor is a whole number of this size at most, over a power of ten.
+_LARGEST_DIVISOR = 2**32 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """`value` is llguidance's copy. `afterwards`: the parts that it does not enforce wholly and the
+    judge decides, such as 'pattern "^(?!a)"', in order and once each.
+    """
+
+    value: Any
+    afterwards: tuple[str, ...] = ()
+
+
+def read(text: str) -> Schema:
+    """A JSON Schema's text for llguidance. Raises ValueError, ArithmeticError or RecursionError for
+    what is not JSON, DerbyError for what cannot be honoured.
+    """
+    afterwards: dict[str, None] = {}
+    value = _enforced(_parsed(text), afterwards.setdefault)
+    if "oneOf" in afterwards and isinstance(layout := value.setdefault("x-guidance", {}), dict):
+        layout.setdefault("coerce_one_of", True)
+    return Schema(json.loads(json.dumps(value, default=float, allow_nan=False)), tuple(afterwards))
+
+
+def for_judge(text: str) -> Any:
+    """The original with exact numbers and the patterns' meaning in ECMA-262. Raises as `read`."""
+    return _judged(_parsed(text))
+
+
+def _parsed(text: str) -> Any:
+    def refuse(name: str) -> None:
+        raise ValueError(f"JSON has no {name}")
+
+    return json.loads(text, parse_float=Decimal, parse_constant=refuse)
+
+
+def _with_each(schema: dict[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
+    """A copy in which each schema within is changed. What a keyword of nobody's holds may be
+    referred to, and counts as schemas.
+    """
+
+    def changed(key: str, value: Any) -> Any:
+        if key in _DATA:
+            return value
+        if key in _NAMED and isinstance(value, dict):
+            return {name: change(inner) for name, inner in value.items()}
+        return [change(inner) for inner in value] if isinstance(value, list) else change(value)
+
+    return {key: changed(key, value) for key, value in schema.items()}
+
+
+def _judged(schema: Any) -> Any:
+    if not isinstance(schema, dict):
+        return schema
+    copy = _with_each(schema, _judged)
+    if isinstance(pattern := copy.get("pattern"), str):
+        copy["pattern"] = translated(pattern).exact
+    if isinstance(named := copy.get("patternProperties"), dict):
+        copy["patternProperties"] = {
+            translated(pattern).exact: inner for pattern, inner in named.items()
+        }
+    return copy
+
+
+def _enforced(schema: Any, leave: Callable[[str], Any]) -> Any:
+    """A schema's copy for llguidance; `leave` is called with each part that the judge decides."""
+    if not isinstance(schema, dict):
+        return schema
+    copy = _with_each(schema, lambda inner: _enforced(inner, leave))
+    for key in copy.keys() & {"default", "examples", "example"}:
+        del copy[key]
+    for value in (copy.get("const"), copy.get("enum")):
+        _check_numbers(value)
+    _patterns(copy, leave)
+    _counts(copy, leave)
+    _bounds(copy, leave)
+    name = copy.get("format")
+    if isinstance(name, str) and name not in _ENFORCED_FORMATS:
+        del copy["format"]
+        if name in _JUDGED_FORMATS:
+            leave(f"format {name}")
+    divisor = _number(copy.get("multipleOf"))
+    if divisor is not None and divisor > 0 and not _is_held(divisor):
+        del copy["multipleOf"]
+        leave(f"multipleOf {divisor}")
+    if copy.get("uniqueItems") is False:
+        del copy["uniqueItems"]
+    for key in copy:
+        if key == "oneOf" or key in _JUDGED:
+            leave(key)
+    return copy
+
+
+def _number(value: Any) -> Decimal | None:
+    number = isinstance(value, int | Decimal) and not isinstance(value, bool)
+    return Decimal(value) if number else None
+
+
+def _check_numbers(value: Any) -> None:
+    """Raise DerbyError for a constant with a number that llguidance would write as another."""
+    if isinstance(value, list):
+        for inner in value:
+            _check_numbers(inner)
+    elif isinstance(value, dict):
+        for inner in value.values():
+            _check_numbers(inner)
+    elif (number := _number(value)) is not None:
+        near = float(number)
+        whole = isinstance(value, int) and abs(value) < 2**63
+        if not math.isfinite(near) or number != _readings(near, whole=whole)[0]:
+            raise DerbyError(
+                f"The JSON Schema's constant {_short(number)} has more digits than the 15 to 17 "
+                "that a grammar can hold: write it as a string, or with fewer."
+            )
+
+
+def _readings(number: float, *, whole: bool) -> tuple[Decimal, ...]:
+    """What llguidance may take a double for: the shortest decimal that names it, and its exact
+    value if it is an integer's.
+    """
+    if abs(number) < _EXACT:
+        return (Decimal(repr(number)),)
+    return (Decimal(number),) if whole else (Decimal(repr(number)), Decimal(number))
+
+
+def _patterns(copy: dict[str, Any], leave: Callable[[str], Any]) -> None:
+    if isinstance(pattern := copy.get("pattern"), str):
+        mine = translated(pattern)
+        copy["pattern"] = mine.regular
+        if mine.regular != mine.exact:
+            leave(f'pattern "{pattern}"')
+    if isinstance(named := copy.get("patternProperties"), dict):
+        for name in named:
+            if translated(name).regular != translated(name).exact:
+                raise DerbyError(
+                    f'The names "{name}" of patternProperties need look-around, a back reference '
+                    "or an anchor within, which a grammar cannot have: write them without."
+                )
+        copy["patternProperties"] = {
+            translated(name).regular: inner for name, inner in named.items()
+        }
+
+
+def _counts(copy: dict[str, Any], leave: Callable[[str], Any]) -> None:
+    for end in _COUNTS:
+        for key in (f"min{end}", f"max{end}"):
+            value = _number(copy.get(key))
+            if value is None or value < 0:
+                continue
+            if value >= _COUNTLESS and key.startswith("max"):
+                del copy[key]
+            elif value < _COUNTLESS and value == int(value):
+                copy[key] = int(value)  # 2.0 is 2
+    named, required = copy.get("properties"), copy.get("required", [])
+    if isinstance(named, dict) and isinstance(required, list):
+        for key in ("minProperties", "maxProperties"):
+            # llguidance counts under this condition only.
+            if key in copy and not all(name in required for name in named):
+                leave(f"{key} {copy.pop(key)}")
+
+
+def _bounds(copy: dict[str, Any], leave: Callable[[str], Any]) -> None:
+    """Bounds become such as llguidance's doubles hold: the next one inside, and beyond what its
+    regular expressions write, one outside or none.
+    """
+    whole = copy.get("type") == "integer"
+    low, high = _number(copy.get("minimum")), _number(copy.get("maximum"))
+    for key, (plain, sign) in _BOUNDS.items():
+        bound = _number(copy.get(key))
+        if bound is None:
+            continue
+        del copy[key]
+        below = bound if sign > 0 else bound.copy_negate()
+        least = _least(below, whole=whole)
+        held = least is not None and below in _readings(least, whole=whole)
+        if not held:
+            leave(f"{key} {_short(bound)}")
+        if least is None:
+            continue
+        goal = key
+        if key != plain and abs(least) >= _EXACT:  # llguidance adds 1: nothing, to such a double
+            goal = plain
+            least = math.nextafter(least, math.inf) if held else least
+        if isinstance(other := copy.get(goal), int | float):
+            least = max(least, float(sign * other))
+        copy[goal] = sign * (int(least) if least.is_integer() else least)
+    if low is None or high is None or low > high:
+        return
+    if copy.get("minimum", -math.inf) > copy.get("maximum", math.inf):
+        raise DerbyError(
+            f"No number from {low} to {high} has few enough digits for a grammar: widen the "
+            "bounds of the JSON Schema, or write such numbers as strings."
+        )
+
+
+def _least(bound: Decimal, *, whole: bool) -> float | None:
+    """The lower bound that stands for `bound`; None: none does."""
+    size = bound.copy_abs()
+    if size >= _FAR:
+        return math.nextafter(float(_FAR), 0) if bound > 0 else None
+    if 0 < size < _NEAR:
+        return 0.0 if bound > 0 else -float(_NEAR)
+    least = float(bound)
+    while min(_readings(least, whole=whole)) < bound:
+        least = math.nextafter(least, math.inf)
+    return least
+
+
+def _is_held(divisor: Decimal) -> bool:
+    """Whether llguidance divides by this number: it multiplies doubles by ten up to a whole one."""
+    if divisor > _LARGEST_DIVISOR:
+        return False
+    whole, places = float(divisor), 0
+    while whole % 1:
+        whole, places = whole * 10, places + 1
+    return whole <= _LARGEST_DIVISOR and Decimal(int(whole)).scaleb(-places) == divisor
+
+
+def _short(number: Decimal) -> str:
+    text = str(number)
+    return text if len(text) <= 30 else f"{text[:29]}\u2026"
