@@ -47,8 +47,9 @@ _BOUNDS = {
     "maximum": ("maximum", -1),
     "exclusiveMaximum": ("maximum", -1),
 }
-#: Bounds in between are held; a regular expression of llguidance's writes them, digit by digit.
-_FAR = 10**18
+#: llguidance's regular expressions write bounds of up to 18 digits (this and the next two doubles),
+#: and from about 80 decimals on they nest too deeply.
+_FAR = 10**18 - 256
 _NEAR = Decimal("1e-30")
 #: From here on not every integer is a double.
 _EXACT = 2**53
@@ -72,8 +73,15 @@ def read(text: str) -> Schema:
     """
     afterwards: dict[str, None] = {}
     value = _enforced(_parsed(text), afterwards.setdefault)
-    if "oneOf" in afterwards and isinstance(layout := value.setdefault("x-guidance", {}), dict):
-        layout.setdefault("coerce_one_of", True)
+    layout = value.setdefault("x-guidance", {}) if afterwards else {}
+    if isinstance(layout, dict):
+        refused = [key for key in afterwards if key in _JUDGED]
+        if refused and layout.get("lenient") is not True:
+            raise DerbyError(
+                f"The JSON Schema uses {refused[0]}, which a grammar cannot enforce: leave it out, "
+                'or add "x-guidance": {"lenient": true} at its top to have it checked at the end.'
+            )
+        layout.setdefault("coerce_one_of", "oneOf" in afterwards)
     return Schema(json.loads(json.dumps(value, default=float, allow_nan=False)), tuple(afterwards))
 
 
@@ -251,8 +259,8 @@ def _bounds(copy: dict[str, Any], leave: Callable[[str], Any]) -> None:
 def _least(bound: Decimal, *, whole: bool) -> float | None:
     """The lower bound that stands for `bound`; None: none does."""
     size = bound.copy_abs()
-    if size >= _FAR:
-        return math.nextafter(float(_FAR), 0) if bound > 0 else None
+    if size > _FAR:
+        return float(_FAR) if bound > 0 else None
     if 0 < size < _NEAR:
         return 0.0 if bound > 0 else -float(_NEAR)
     least = float(bound)

@@ -1,0 +1,218 @@
+"""The mask and the judge read a JSON Schema as the standard does: each text is accepted by both, by
+neither, or by the mask alone in a part that the schema's copy names as checked afterwards.
+"""
+
+import json
+import re
+import warnings
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from backend.errors import DerbyError
+from backend.grammar.compile import compile_matcher, definition_of
+from backend.grammar.judge import judge
+from backend.grammar.schema import read
+from backend.grammar.sources import GrammarSource
+from backend.grammar.vocabulary import build
+from backend.text import ByteTokenizer
+
+BYTES = build(ByteTokenizer(), ()).tokens
+INT64 = {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}
+CAT = {"properties": {"kind": {"const": "cat", "default": "cat"}, "n": {"type": "integer"}}}
+DOG = {"properties": {"kind": {"const": "dog", "default": "dog"}, "n": {"type": "integer"}}}
+PETS = {
+    "oneOf": [{"$ref": "#/$defs/Cat"}, {"$ref": "#/$defs/Dog"}],
+    "discriminator": {"propertyName": "kind"},
+    "$defs": {"Cat": {"type": "object"} | CAT, "Dog": {"type": "object"} | DOG},
+}
+
+
+def mask_accepts(schema: Any, text: str) -> bool:
+    """Whether a text is whole under llguidance, over bytes."""
+    matcher = compile_matcher(
+        definition_of(GrammarSource("json_schema", json.dumps(schema), "test")), BYTES
+    )
+    assert not matcher.get_error()
+    spelled = list(text.encode())
+    return matcher.try_consume_tokens(spelled) == len(spelled) and matcher.is_accepting()
+
+
+def check(schema: Any, valid: list[str], invalid: list[str], afterwards: list[str]) -> None:
+    """Those of `afterwards` are for the judge alone to reject."""
+    for text in [*valid, *invalid, *afterwards]:
+        assert mask_accepts(schema, text) == (text not in invalid), text
+        judgement = judge(json.dumps(schema), text)
+        assert judgement.verdict == ("valid" if text in valid else "invalid"), (text, judgement)
+    assert read(json.dumps(schema)).afterwards or not afterwards
+
+
+@pytest.mark.parametrize(
+    ("schema", "valid", "invalid", "afterwards"),
+    [
+        (INT64, ["5", "-5", str(2**63 - 1), str(-(2**63))], ["0.5"], [str(2**63)]),
+        ({"type": "integer", "minimum": 2**53 + 1}, [str(2**53 + 2)], [str(2**53)], []),
+        ({"type": "integer", "exclusiveMinimum": 2**53}, [str(2**53 + 2)], [str(2**53)], []),
+        ({"type": "integer", "exclusiveMaximum": -(2**53)}, ["-9007199254740994"], ["-1"], []),
+        ({"type": "integer", "maximum": 2**56}, [str(2**56)], [str(2**56 + 1)], []),
+        ({"type": "integer", "maximum": 2**64 - 1}, [str(2**64 - 1), "0"], [], [str(2**64)]),
+        ({"type": "integer", "minimum": 2**64}, [str(2**64)], ["5"], [str(2**63)]),
+        (
+            {"type": "number", "minimum": -1.7976931348623157e308, "maximum": 1e308},
+            ["1e307", "-0.5"],
+            ["1."],
+            ["1e309"],
+        ),
+        ({"type": "number", "minimum": 5e-324}, ["0.5"], ["-1"], ["0"]),
+        ({"type": "number", "minimum": 0.1}, ["0.1"], ["0.05"], []),
+        ({"type": "number", "multipleOf": 0.07}, ["0.14"], [], ["0.1"]),
+        ({"type": "integer", "multipleOf": 2**40}, [str(2**40)], [], ["5"]),
+        ({"type": "array", "minItems": 1.0, "maxItems": 2.0}, ["[1, 2]"], ["[]", "[1,2,3]"], []),
+        ({"type": "string", "maxLength": 2**53}, ['"a"'], ["1"], []),
+        ({"type": "string", "format": "password"}, ['"a b"'], ["1"], []),
+        ({"type": "string", "format": "uri-reference"}, ['"a"'], ["1"], ['"{"']),
+        ({"items": {"type": "array", "uniqueItems": False}}, ["[[1, 1]]"], ["[1]"], []),
+        (PETS, ['{"kind": "dog", "n": 1}'], ['{"kind": "cow"}'], ['{"n": 1}']),
+        (
+            {"type": "object", "properties": {"a": {"type": "null"}}, "minProperties": 1},
+            ['{"a": null}'],
+            ['{"a": 1}'],
+            ["{}"],
+        ),
+        (
+            {  # names and data are no keywords, and anything may be referred to
+                "properties": {"pattern": {"const": {"pattern": "("}}, "format": {"$ref": "#/x/y"}},
+                "required": ["pattern"],
+                "x": {"y": {"type": "string", "pattern": "^[a~~b]$", "format": "byte"}},
+            },
+            ['{"pattern": {"pattern": "("}, "format": "~"}'],
+            ['{"pattern": {"pattern": "("}, "format": "c"}'],
+            [],
+        ),
+        (
+            {"type": "object", "patternProperties": {r"^\d$": {"const": 1}}}
+            | {"additionalProperties": False},
+            ['{"1": 1}'],
+            ['{"a": 1}', '{"\u0661": 1}'],
+            [],
+        ),
+    ],
+)
+def test_mask_and_judge_agree(
+    schema: Any, valid: list[str], invalid: list[str], afterwards: list[str]
+) -> None:
+    check(schema, valid, invalid, afterwards)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matching", "others", "afterwards"),
+    [
+        # Rust's sets and operators are characters.
+        ("^[a~~b]+$", ["a~b"], ["c"], []),
+        ("^[+--/]+$", ["-", "+,"], ["/a", "0"], []),
+        ("^[a-z&&a-c]+$", ["xyz", "&"], ["A"], []),
+        (r"^[^[\\]]+$", ["a]"], ["a", "[]"], []),
+        (r"^[\w-.]+$", ["a-b."], ["\u00e9"], []),
+        # What Rust does not read, or reads as something else.
+        ("^{[a-z]+}$", ["{a}"], ["a"], []),
+        ("^a{,2}$", ["a{,2}"], ["a"], []),
+        (r"^\cJ\0[\b]\/\-$", ["\n\0\b/-"], ["J"], []),
+        ("^[^]*$", ["a\n\u2028"], [], []),
+        (r"^\ud83d\ude00\u{41}$", ["\U0001f600A"], ["A"], []),
+        (r"^\<a\>$", ["<a>"], ["a"], []),
+        ("^a+?(?<b>c)$", ["aac"], ["a"], []),
+        # What classes hold.
+        (r"^\d\w$", ["1a"], ["\u06611", "1\u00e9"], []),
+        (r"^\s[\S]$", ["\ufeffa", "\u00a0\u0085"], ["a ", "\u0085a"], []),
+        (r"^.[^\d\W]$", ["\u0085a"], ["\u2028a", "\ra", "a1", "a-"], []),
+        (r"^\p{Lu}[\P{Script=Greek}]$", ["\u00c4a"], ["aa", "A\u03b1"], []),
+        # Anchors at the ends, also of alternatives.
+        ("^a|b$", ["ax", "xb"], ["xax"], []),
+        ("(?:^|,)x(?:,|$)", ["x", "a,x"], ["ax"], []),
+        # What no mask can follow.
+        ("^(a|b$)c?$", ["ac", "b"], ["c"], ["bc"]),
+        ("(^a)+b", ["ab"], ["b"], ["xab"]),
+        (r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$", ["1.5", "0"], ["x"], ["", "-"]),
+        (r"^(?<=b|^)a(?=[^]$)\D$", ["ab"], ["a1"], []),
+        (r"\bfoo\b", ["a foo"], ["fo"], ["food", "foo_"]),
+        (r"^(?<x>a|b)(.)\2\k<x>$", ["a--a"], ["c"], ["a--b"]),
+    ],
+)
+def test_patterns_are_those_of_ecma_262(
+    pattern: str, matching: list[str], others: list[str], afterwards: list[str]
+) -> None:
+    lists = ([json.dumps(text) for text in texts] for texts in (matching, others, afterwards))
+    spelled = [[_as_written(text) for text in texts] for texts in lists]
+    check({"type": "string", "pattern": pattern}, *spelled)
+
+
+def _as_written(text: str) -> str:
+    """JSON as the mask writes it: escapes for what needs one."""
+    return json.dumps(json.loads(text), ensure_ascii=False)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"const": 2**53 + 1},
+        {"enum": ["a", [2**64]]},
+        {"type": "integer", "minimum": 2**53 + 1, "maximum": 2**53 + 1},
+        {"patternProperties": {"^(?!a)": True}},
+        {"items": {"uniqueItems": True}},
+        *({"pattern": text} for text in ("(", "a)", "[a", "*", "a**", "^*", r"\A", r"\x{41}")),
+        *({"pattern": text} for text in ("(?i)a", "[z-a]", r"\1", r"\ud800", "a\\", r"\k<x>")),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused(schema: Any) -> None:
+    with pytest.raises(DerbyError):
+        read(json.dumps(schema))
+
+
+NEAR = [0, 2**31, 2**53, 10**17, 10**18, 2**63, 2**64]
+WHOLE = st.builds(
+    lambda sign, near, by: sign * (near + by),
+    *(st.sampled_from([1, -1]), st.sampled_from(NEAR), st.integers(-300, 300)),
+)
+
+
+@settings(max_examples=200)
+@given(WHOLE, WHOLE, WHOLE, st.booleans())
+def test_a_range_of_integers_is_exact_or_narrower_or_checked_afterwards(
+    low: int, high: int, number: int, exclusive: bool
+) -> None:
+    assume(low + 600 < high)
+    names = ("exclusiveMinimum", "exclusiveMaximum") if exclusive else ("minimum", "maximum")
+    schema = {"type": "integer", names[0]: low, names[1]: high}
+    accepted, within = (
+        mask_accepts(schema, str(number)),
+        low + exclusive <= number <= high - exclusive,
+    )
+    assert (judge(json.dumps(schema), str(number)).verdict == "valid") == within
+    if not accepted and within:  # at most one double and a step from a bound beyond 2**53
+        assert min(abs(number - end) for end in (low, high) if abs(end) >= 2**53 - 1) <= 512
+    if accepted and not within:
+        assert read(json.dumps(schema)).afterwards
+        assert max(abs(low), abs(high)) > 10**18 - 300
+
+
+@settings(max_examples=200)
+@given(st.text("acz-&~[^.+{09", min_size=1, max_size=6), st.text("acz-&~[^.+{09b", min_size=1))
+def test_a_class_holds_what_pythons_does(members: str, text: str) -> None:
+    """Python's classes are ECMA-262's, but for a `]` at the beginning, and for shorthands."""
+    assume(members != "^")
+    pattern = f"^[{members}]$"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of sets that Python may have one day
+        try:
+            expected = re.compile(pattern, re.DOTALL)
+        except re.error:
+            with pytest.raises(DerbyError):
+                read(json.dumps({"pattern": pattern}))
+            return
+    schema = {"type": "string", "pattern": pattern}
+    for character in {*text, *members}:
+        matches = bool(expected.fullmatch(character))
+        assert mask_accepts(schema, json.dumps(character)) == matches
+        assert (judge(json.dumps(schema), json.dumps(character)).verdict == "valid") == matches
