@@ -5,7 +5,6 @@ import json
 import threading
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -20,12 +19,6 @@ from backend.types import (
     chat_messages,
     template_options,
 )
-
-#: Tokenizer classes that add nothing to tokenizer.json.
-PLAIN_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")
-
-#: Files that hold a vocabulary where there is no tokenizer.json.
-VOCABULARIES = ("tokenizer.model", "vocab.json", "vocab.txt")
 
 
 class Detokenizer(Protocol):
@@ -85,6 +78,10 @@ class Tokenizer(Protocol):
         """
         ...
 
+    def special(self, token: int) -> str:
+        """The name of a token that is no text but a stop string may state; "" for all others."""
+        ...
+
     def vocabulary(self) -> Mapping[str, int]:
         """Every token's id."""
         ...
@@ -140,6 +137,19 @@ def prompt_tokens(tokenizer: Tokenizer, request: Request) -> list[int]:
     )
 
 
+def prompt_notice(tokenizer: Tokenizer, request: Request) -> str:
+    """A sentence if a raw prompt states the token that begins a text and the tokenizer adds it too,
+    for `encode` lets one of them be; "" for all others.
+    """
+    start = tokenizer.start_id
+    if request.chat or start is None or not tokenizer.special(start):
+        return ""
+    added = tokenizer.encode("a", chat=False)[:1] == [start]
+    if not added or tokenizer.encode_plain(request.prompt)[:1] != [start]:
+        return ""
+    return f"The prompt begins with {tokenizer.special(start)}, which is not added a second time."
+
+
 def require_fits(prompt: int, context: int, scratch_depth: int = 0) -> None:
     """Raise DerbyError unless a prompt of so many tokens leaves room for one more in a context that
     holds `context`; `scratch_depth` of them are for lookahead.
@@ -154,24 +164,35 @@ def require_fits(prompt: int, context: int, scratch_depth: int = 0) -> None:
 
 
 class HfTokenizer:
-    """A fast tokenizer saved in a model folder."""
+    """A fast tokenizer saved in a model folder. Texts are encoded whole and without pads, whatever
+    truncation and padding its file has.
+    """
 
     def __init__(self, folder: Path, eos_ids: frozenset[int], vocab_size: int) -> None:
         self.fast = _load(folder)
-        own = self.fast.eos_token_id
-        self.eos_ids = eos_ids | (frozenset() if own is None else {own})
         self.vocab_size = vocab_size
-        begin = self.fast.bos_token_id
+        begin, end = self.fast.bos_token_id, self.fast.eos_token_id
+        self.eos_ids = eos_ids | ({end} - {None})
         self.start_id: int | None = min(self.eos_ids, default=None) if begin is None else begin
+        self._whole = self.fast.backend_tokenizer
+        self._whole.no_truncation()
+        self._whole.no_padding()
+        added = self._whole.get_added_tokens_decoder()
+        self._added = frozenset(added)
+        self._special = {i: token.content for i, token in added.items() if token.special}
         self._texts: dict[int, str] = {}
 
     def encode(
         self, text: str, *, chat: bool, earlier: Turns = (), thinking: Thinking = ""
     ) -> list[int]:
-        if not chat:
-            return list(self.fast.encode(text, add_special_tokens=True))
-        rendered = in_template(self.fast.chat_template, self._rendered, text, earlier, thinking)
-        return list(self.fast.encode(rendered, add_special_tokens=False))
+        if chat:
+            text = in_template(self.fast.chat_template, self._rendered, text, earlier, thinking)
+            return list(self._whole.encode(text, add_special_tokens=False).ids)
+        ids = list(self._whole.encode(text, add_special_tokens=True).ids)
+        if ids[:2] == [self.fast.bos_token_id] * 2:
+            bare = self._whole.encode(text, add_special_tokens=False).ids
+            return ids[len(ids) > len(bare) :]
+        return ids
 
     def _rendered(self, messages: Messages, **options: bool) -> str:
         return self.fast.apply_chat_template(
@@ -184,53 +205,52 @@ class HfTokenizer:
     @cached_property
     def _middle(self) -> Any:
         """The same tokenizer, but a text gets no space in front."""
-        raw = self.fast.backend_tokenizer
-        parts = {name: getattr(raw, name) for name in ("normalizer", "pre_tokenizer")}
+        parts = {name: getattr(self._whole, name) for name in ("normalizer", "pre_tokenizer")}
         stated = {name: part and json.loads(part.__getstate__()) for name, part in parts.items()}
         changed = {name: _without_space(part) for name, part in stated.items()}
         if changed == stated:
-            return raw
-        return type(raw).from_str(json.dumps(json.loads(raw.to_str()) | changed))
+            return self._whole
+        return type(self._whole).from_str(json.dumps(json.loads(self._whole.to_str()) | changed))
+
+    def decode(self, tokens: Sequence[int], *, special: bool) -> str:
+        """The text of tokens; that of special ones is their names, if asked for."""
+        return self._whole.decode(tokens, skip_special_tokens=not special)
 
     def stream(self) -> Detokenizer:
-        return _HfDetokenizer(self.fast, self._letter)
+        return _HfDetokenizer(self, self._letter)
 
     def piece(self, token: int) -> str:
         """See Tokenizer. Each token's is read once."""
         if token not in self._texts:
             # Alone, a token of some tokenizers loses the space that it begins with.
-            before = self._decode(self._letter)
-            text = self._decode([*self._letter, token])[len(before) :]
+            before = self.decode(self._letter, special=True)
+            text = self.decode([*self._letter, token], special=True)[len(before) :]
             self._texts[token] = text or named_token(token)
         return self._texts[token]
-
-    def _decode(self, tokens: Sequence[int]) -> str:
-        return self.fast.backend_tokenizer.decode(tokens, skip_special_tokens=False)
 
     @cached_property
     def _letter(self) -> list[int]:
         return self.encode_plain("a")
 
     def extending(self, token: int) -> list[int]:
-        if token in self._special:
+        if token in self._added:
             return []
         start = self.fast.convert_ids_to_tokens(token)
         first = bisect_left(self._pieces, (start, 0))
-        found = itertools.takewhile(lambda pair: pair[0].startswith(start), self._pieces[first:])
-        return [i for _, i in found]
-
-    @cached_property
-    def _special(self) -> frozenset[int]:
-        return frozenset(self.fast.added_tokens_decoder)
+        pairs = itertools.takewhile(lambda pair: pair[0].startswith(start), self._pieces[first:])
+        return [i for _, i in pairs]
 
     @cached_property
     def _pieces(self) -> list[tuple[str, int]]:
-        """Every token but the special ones as the vocabulary writes it, sorted; the order of a
+        """Every token but the added ones as the vocabulary writes it, sorted; the order of a
         token's bytes is that of its characters there.
         """
         ids = range(min(self.vocab_size, len(self.fast)))
         named = zip(self.fast.convert_ids_to_tokens(list(ids)), ids, strict=True)
-        return sorted((piece, i) for piece, i in named if piece and i not in self._special)
+        return sorted((piece, i) for piece, i in named if piece and i not in self._added)
+
+    def special(self, token: int) -> str:
+        return self._special.get(token, "")
 
     def vocabulary(self) -> Mapping[str, int]:
         return self.fast.get_vocab()
@@ -255,8 +275,8 @@ def _without_space(step: dict[str, Any] | None) -> dict[str, Any] | None:
             return step | {"add_prefix_space": False}
         case {"type": "Sequence"}:
             steps = {name: each for name, each in step.items() if isinstance(each, list)}
-            kept = {n: [*filter(None, map(_without_space, each))] for n, each in steps.items()}
-            return step | kept
+            rest = {n: [*filter(None, map(_without_space, each))] for n, each in steps.items()}
+            return step | rest
     return step
 
 
@@ -266,101 +286,53 @@ _LOADING = threading.Lock()
 
 
 def _load(folder: Path) -> Any:
-    """The tokenizer of a model folder, without the seconds that AutoTokenizer takes to import
-    where tokenizer.json says all there is to know. Raises DerbyError if there is none to be had.
+    """The tokenizer that tokenizer.json describes, whatever class is named beside it; without one,
+    what transformers makes of the architecture's own files. Raises DerbyError if there is none.
     """
     with _LOADING:
-        return _loaded(folder)
+        from transformers import PreTrainedTokenizerFast
 
-
-def _loaded(folder: Path) -> Any:
-    stored = (folder / "tokenizer.json").is_file()
-    if not stored and not any((folder / file).is_file() for file in VOCABULARIES):
-        raise _unread(folder, "there is none")
-    settings = folder / "tokenizer_config.json"
-    named = json.loads(settings.read_text()).get("tokenizer_class") if settings.is_file() else None
-    if stored and named in PLAIN_CLASSES:
-        return _as_stored(folder)
-    from transformers import AutoTokenizer, PreTrainedTokenizerFast
-
-    # The class that is stated, or the architecture's usual one, may replace what is stored.
-    with suppress(Exception):
-        fast: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-        if isinstance(fast, PreTrainedTokenizerFast) and _reads_as_stored(fast, folder):
-            return fast
-    if stored:
-        return _as_stored(folder)
-    raise _unread(folder, "no fast one")
-
-
-def _as_stored(folder: Path) -> Any:
-    """The tokenizer that tokenizer.json describes. Raises DerbyError if it describes none."""
-    from transformers import PreTrainedTokenizerFast
-
-    try:
-        return PreTrainedTokenizerFast.from_pretrained(folder)
-    except Exception as error:  # whatever its makers wrote
-        said = " ".join(f"{type(error).__name__}: {error}".split())
-        raise _unread(folder, f"{said:.100}") from error
-
-
-def _unread(folder: Path, why: str) -> DerbyError:
-    return DerbyError(
-        f"The tokenizer of {folder.name!r} cannot be read ({why}): fetch tokenizer.json and "
-        "tokenizer_config.json, or choose another model."
-    )
-
-
-def _reads_as_stored(fast: Any, folder: Path) -> bool:
-    """Whether a tokenizer makes tokens of a text, and a text of these, as tokenizer.json does."""
-    from tokenizers import Tokenizer as Stored
-
-    path = folder / "tokenizer.json"
-    if not path.is_file():
-        return True
-    stored, found = Stored.from_file(str(path)), fast.backend_tokenizer
-
-    def alike(text: str) -> bool:
-        ids = stored.encode(text, add_special_tokens=False).ids
-        same = ids == found.encode(text, add_special_tokens=False).ids
-        return same and stored.decode(ids) == found.decode(ids)
-
-    return alike("A word, two\n  words: 3.14") and alike(" a")
+        kind: Any = PreTrainedTokenizerFast
+        if not (folder / "tokenizer.json").is_file():
+            from transformers import AutoTokenizer as kind  # noqa: N813 (takes seconds to import)
+        try:
+            fast = kind.from_pretrained(folder, trust_remote_code=False)
+            why = "" if isinstance(fast, PreTrainedTokenizerFast) else "no fast one"
+        except Exception as error:  # whatever its makers wrote
+            fast, why = None, f"{' '.join(f'{type(error).__name__}: {error}'.split()):.100}"
+    if why:
+        raise DerbyError(
+            f"The tokenizer of {folder.name!r} cannot be read ({why}): fetch tokenizer.json and "
+            "tokenizer_config.json, or choose another model."
+        )
+    return fast
 
 
 class _HfDetokenizer:
-    """Behind the tokens `before`, because decoders drop the space that a text begins with."""
+    """Decodes the last tokens again with each new one, behind those whose text is out: decoders
+    look at what stands before, and drop the space that a text begins with.
+    """
 
-    def __init__(self, fast: Any, before: Sequence[int]) -> None:
-        self._fast = fast
-        self._tokens = list(before)
-        self._stream = self._new_stream(self._tokens)
-        self._emitted = len(self._decoded())
-
-    def _new_stream(self, tokens: Sequence[int]) -> Any:
-        """The library's, behind these tokens."""
-        from tokenizers.decoders import DecodeStream
-
-        return DecodeStream(ids=list(tokens), skip_special_tokens=True)
-
-    def _decoded(self) -> str:
-        return self._fast.backend_tokenizer.decode(self._tokens, skip_special_tokens=True)
+    def __init__(self, tokenizer: HfTokenizer, before: Sequence[int]) -> None:
+        self._tokenizer = tokenizer
+        self._shown, self._new = list(before), list[int]()
 
     def push(self, token: int) -> str:
-        self._tokens.append(token)
-        try:
-            piece = self._stream.step(self._fast.backend_tokenizer, token) or ""
-        except Exception:  # bytes that are no character change what was decoded before them
-            piece = self._decoded()[self._emitted :].rstrip("\ufffd")
-            self._stream = self._new_stream([token])
-        self._emitted += len(piece)
-        return piece
+        self._new.append(token)
+        text = self._text()
+        if not text or text.endswith("\ufffd"):  # of a character, perhaps the beginning
+            return ""
+        self._shown, self._new = self._new, []
+        return text
+
+    def _text(self) -> str:
+        before = self._tokenizer.decode(self._shown, special=False)
+        return self._tokenizer.decode([*self._shown, *self._new], special=False)[len(before) :]
 
     def flush(self) -> str:
-        text = self._decoded()
-        rest = text[self._emitted :]
-        self._emitted = len(text)
-        return rest
+        text = self._text()
+        self._shown, self._new = [*self._shown, *self._new], []
+        return text
 
 
 class ByteTokenizer:
@@ -394,10 +366,13 @@ class ByteTokenizer:
     def piece(self, token: int) -> str:
         if token < 256:
             return bytes([token]).decode(errors="replace")
-        return "<eos>" if token == self.EOS else named_token(token)
+        return self.special(token) or named_token(token)
 
     def extending(self, token: int) -> list[int]:
         return [token] if token < 256 else []
+
+    def special(self, token: int) -> str:
+        return "<eos>" if token == self.EOS else ""
 
     def vocabulary(self) -> Mapping[str, int]:
         return {str(i): i for i in range(self.vocab_size)}
@@ -429,29 +404,32 @@ class StopStrings:
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stops)
-        self._held = ""
+        self._pending = ""
+        self._visible = list[bool]()  # for each character of it
         self.hit = False
 
-    def push(self, text: str) -> str:
+    def push(self, text: str, *, visible: bool = True) -> str:
+        """`visible`: False for names of special tokens, which end a text and are no part of it."""
         if self.hit:
             return ""
-        self._held += text
-        found = [(i + len(s), i) for s in self._stops if (i := self._held.find(s)) >= 0]
-        if found:
+        self._pending += text
+        self._visible += [visible] * len(text)
+        ends = [(i + len(s), i) for s in self._stops if (i := self._pending.find(s)) >= 0]
+        if ends:
             # The one complete first, as if the text came one character at a time: where it ends
             # must not depend on how it was cut into tokens.
             self.hit = True
-            _, start = min(found)
-            shown, self._held = self._held[:start], ""
-            return shown
-        keep = max((_overlap(self._held, s) for s in self._stops), default=0)
-        shown = self._held[: len(self._held) - keep]
-        self._held = self._held[len(shown) :]
-        return shown
+            return self._release(min(ends)[1])
+        most = max((_overlap(self._pending, s) for s in self._stops), default=0)
+        return self._release(len(self._pending) - most)
 
     def flush(self) -> str:
-        rest, self._held = ("" if self.hit else self._held), ""
-        return rest
+        return "" if self.hit else self._release(len(self._pending))
+
+    def _release(self, length: int) -> str:
+        text = "".join(itertools.compress(self._pending[:length], self._visible))
+        self._pending, self._visible = self._pending[length:], self._visible[length:]
+        return text
 
 
 class TextStream:
@@ -460,6 +438,7 @@ class TextStream:
     def __init__(self, tokenizer: Tokenizer, stops: Sequence[str], skip: int = 0) -> None:
         """Stop strings are not looked for in the first `skip` characters."""
         self._detokenizer = tokenizer.stream()
+        self._special = tokenizer.special
         self._stops = StopStrings(stops)
         self._skip = skip
         self.shown = ""  # all that was returned so far
@@ -472,7 +451,8 @@ class TextStream:
         piece = self._detokenizer.push(token)
         head, tail = piece[: self._skip], piece[self._skip :]
         self._skip -= len(head)
-        return self._show(head + self._stops.push(tail))
+        shown = head + self._stops.push(tail)
+        return self._show(shown + self._stops.push(self._special(token), visible=False))
 
     def flush(self) -> str:
         """The rest, bytes of an incomplete character as replacement characters."""

@@ -13,15 +13,22 @@ WIDTH = 16
 
 
 def small_tokenizer(
-    folder: Path, tokens: Sequence[str] = TOKENS, *, eos: bool = True, known: bool = True
+    folder: Path,
+    tokens: Sequence[str] = TOKENS,
+    *,
+    merges: Sequence[tuple[str, str]] = (("a", "b"), ("ab", "c")),
+    special: Sequence[str] = (),
+    eos: bool = True,
+    known: bool = True,
 ) -> HfTokenizer:
     """Byte-level, for logits WIDTH wide; `eos`: it has an end, `known`: it names its class."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     ids = {token: i for i, token in enumerate(tokens)}
-    made: Any = Tokenizer(models.BPE(ids, [("a", "b"), ("ab", "c")]))
+    made: Any = Tokenizer(models.BPE(ids, list(merges)))
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
+    made.add_special_tokens(list(special))
     return saved(made, folder, eos=eos, known=known)
 
 

@@ -4,7 +4,8 @@ import json
 import random
 import subprocess
 import sys
-from itertools import pairwise
+from functools import partial
+from itertools import pairwise, permutations, takewhile
 from pathlib import Path
 
 import families
@@ -19,8 +20,10 @@ from backend.text import (
     HfTokenizer,
     StopStrings,
     TextStream,
+    prompt_notice,
     require_same_vocabulary,
 )
+from backend.types import Request
 
 SAMPLES = (
     "plain words, 12345 digits\tand\ttabs\r\nand lines\n\n  indented",
@@ -254,6 +257,75 @@ def test_the_stored_tokenizer_counts_whatever_class_is_named(tmp_path: Path, nam
         stored = made.backend_tokenizer.encode(text, add_special_tokens=False).ids
         assert tokenizer.encode(text, chat=False) == tokenizer.encode_plain(text) == stored
         assert "".join(map(tokenizer.stream().push, stored)) == text
+
+
+@pytest.mark.parametrize(
+    ("stop", "shown"),
+    [
+        ("<|im_start|>", "ab"),
+        ("b<|im_start|>", "a"),
+        ("<|im_start|>c", "ab"),
+        ("<|im_start|>b", "abcd"),
+        ("<|im_", "ab"),
+        ("x", "abcd"),
+    ],
+)
+def test_a_special_token_ends_a_text_by_its_name_and_is_never_shown(
+    tmp_path: Path, stop: str, shown: str
+) -> None:
+    """What chat templates write between turns was named as a stop, and the text went on."""
+    tokens = ["<eos>", "<|im_start|>", *"abcd"]
+    tokenizer = small_tokenizer(tmp_path, tokens, merges=(), special=tokens[:2])
+    stream = TextStream(tokenizer, [stop])
+    text = "".join(map(stream.push, [2, 3, 1, 4, 5])) + stream.flush()
+    assert (text, stream.stopped) == (shown, shown != "abcd")
+
+
+TRUNCATION = '{"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0}'
+PADDING = """{"strategy": {"Fixed": 8}, "direction": "Left", "pad_to_multiple_of": null,
+    "pad_id": 0, "pad_type_id": 0, "pad_token": "<eos>"}"""
+
+
+def test_texts_are_encoded_whole_and_without_pads_in_any_order(tmp_path: Path) -> None:
+    """Such files come from training; one call of the library's switched their settings off, and
+    what was encoded before it was cut off at the end.
+    """
+    small_tokenizer(tmp_path)
+    path = tmp_path / "tokenizer.json"
+    stored = json.loads(path.read_text())
+    stored["truncation"] = json.loads(TRUNCATION)
+    stored["padding"] = json.loads(PADDING)
+    path.write_text(json.dumps(stored))
+    for order in permutations(range(3)):
+        tokenizer = HfTokenizer(tmp_path, frozenset(), 16)
+        tokenizer.fast.chat_template = "{{ messages[0]['content'] }}"
+        calls = [
+            partial(tokenizer.encode, chat=False),
+            partial(tokenizer.encode, chat=True),
+            tokenizer.encode_plain,
+        ]
+        for index in order:
+            assert calls[index]("cbacb") == [3, 2, 1, 3, 2]
+            assert calls[index]("a") == [1]
+
+
+@pytest.mark.parametrize(
+    ("text", "begins", "notice"),
+    [
+        ("ab", 1, False),
+        ("<s>ab", 1, True),
+        ("<s><s>ab", 2, True),
+        ("ab<s>", 1, False),
+    ],
+)
+def test_a_raw_prompt_begins_once(tmp_path: Path, text: str, begins: int, notice: bool) -> None:
+    """It was read with two beginnings, which models have not seen, and nothing said so."""
+    tokenizer = sentencepiece_like(tmp_path)
+    ids = tokenizer.encode(text, chat=False)
+    assert len(list(takewhile((1).__eq__, ids))) == begins
+    assert bool(prompt_notice(tokenizer, Request(text, chat=False))) == notice
+    added = ByteTokenizer()  # which adds none
+    assert not prompt_notice(added, Request("<eos>", chat=False))
 
 
 @given(st.binary(max_size=20))
