@@ -328,8 +328,8 @@ RECURRENT: Mapping[str, dict[str, Any]] = {
     ),
 }
 
-#: Those whose attention goes by a row's place in the cache: they compute one token at a time, too.
-ONE_TOKEN = ("bloom", "falcon alibi", "gpt_neo", "llama4", "mpt", *RECURRENT)
+#: Those whose attention goes by a row's place in the cache: they check chains of guesses alone.
+CHAINS = ("bloom", "falcon alibi", "gpt_neo", "llama4", "mpt")
 
 
 def make(name: str, folder: Path, *, spread: float = 0.15) -> Path:

@@ -134,7 +134,7 @@ def write(
         Clock(),
         drafter or Drafter(),
         cache=cache,
-        positions=engine.capabilities.max_context - 8,
+        positions=engine.max_context - 8,
     )
     request = Request("x", max_new_tokens=NEW_TOKENS, sampling=sampling)
     events = decode(0, prompt, request, parts)
@@ -143,23 +143,23 @@ def write(
 
 def assert_columns_agree(engine: Engine, prompt: Sequence[int], drafts: Sequence[Engine]) -> None:
     """Every lossless column of the engine writes what KV reuse writes, greedily and sampled."""
-    alone, eos = engine.capabilities.one_token, engine.tokenizer.eos_ids
+    eos, trees = engine.tokenizer.eos_ids, engine.guesses == "trees"
     for sampling in SAMPLINGS:
-        drafters: list[Drafter] = [
-            PromptLookup(DraftLength(4), 2, 2),
-            Lookahead(5, 3, 5, seeded=True, seed=0),
-        ]
+        drafters: list[Drafter] = [PromptLookup(DraftLength(4), 2, 2 if trees else 1)]
+        if trees:
+            drafters.append(Lookahead(5, 3, 5, seeded=True, seed=0))
         drafters += [
             NetworkDrafter(
                 ModelNetwork(draft.open(), draft), Sampler(sampling), DraftLength(4), eos
             )
             for draft in drafts
+            if draft.guesses != "none"
         ]
         want = write(engine, prompt, sampling)
         if sampling.temperature:
             assert len(set(want)) > 2  # of 24, or fewer where the text ends
         assert write(engine, prompt, sampling, cache=False) == want, "stateless"
-        for drafter in () if alone else drafters:
+        for drafter in () if engine.guesses == "none" else drafters:
             assert write(engine, prompt, sampling, drafter) == want, drafter
 
 
@@ -175,6 +175,8 @@ def test_on_torch_the_columns_agree_and_equal_generate(
     models: Models, name: str, length: str
 ) -> None:
     engine = models.torch(name)
+    attending = "chains" if name in families.CHAINS else "trees"
+    assert engine.guesses == ("none" if name in families.RECURRENT else attending)
     prompt = engine.tokenizer.encode_plain(PROMPTS[length].decode())
     if "longrope" in name and length == "long":
         with pytest.raises(DerbyError, match="64"):
@@ -184,11 +186,11 @@ def test_on_torch_the_columns_agree_and_equal_generate(
     assert write(engine, prompt, Sampling()) == generate(models.folder(name), prompt)
 
 
-@pytest.mark.parametrize("name", marked(families.ONE_TOKEN))
+@pytest.mark.parametrize("name", marked(families.RECURRENT))
 def test_one_token_at_a_time_plain_columns_run_and_others_say_so(models: Models, name: str) -> None:
     """They write what `generate` writes, with a grammar too, and where a text was cut."""
     engine = models.torch(name)
-    assert engine.capabilities.one_token
+    assert engine.guesses == "none"
     target = ModelSpec(str(models.folder(name)), "torch")
     drafting = ("lookup", "speculative", "lookahead")
     columns = tuple(map(parse_column, ("kv", "stateless", "grammar", *drafting)))
@@ -205,7 +207,7 @@ def test_one_token_at_a_time_plain_columns_run_and_others_say_so(models: Models,
         assert "computes one token at a time here: choose KV reuse" in score.message
 
 
-@pytest.mark.parametrize("name", marked(families.ONE_TOKEN))
+@pytest.mark.parametrize("name", marked(families.RECURRENT))
 def test_a_text_that_is_cut_is_computed_again(models: Models, name: str) -> None:
     """Rows rejected, texts cut and gone on with: the logits are those of a session of its own."""
     engine = models.torch(name)
