@@ -6,7 +6,7 @@ from hosting import never
 
 from backend.bench.runner import raced, whole
 from backend.events import Event
-from backend.racing.commands import run_to_end
+from backend.racing.hosts.host import run_to_end
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.score import Score

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from backend.decoding.digits import rounded_parts, rounded_value
 from backend.events import Conditions, Event, Step, from_json
-from backend.racing.commands import run_to_end
+from backend.racing.hosts.host import run_to_end
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.records.file import schema

@@ -14,7 +14,6 @@ from backend.bench.summary import winner
 from backend.costs.pass_costs import PassCosts
 from backend.errors import DerbyError
 from backend.models.files import Say
-from backend.racing.loading import Loading
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.intervals import UNKNOWN, Ratio, median_ratio
@@ -85,16 +84,15 @@ def tune(
     Each prediction is made by what passes are known to cost by then: the runs correct it. Prompts
     are sent raw where there is no chat template. Raises DerbyError if no family can be run.
     """
-    loading = Loading(models, say)
-    engine = loading.engine(target)
+    models.begin([target])
+    engine = models.get(target, say)
+    models.price(engine, say, remeasure=True)
+    costs = models.costs(engine)
     candidates = [
         (name, candidate)
         for name, strategy in strategies().items()
         for candidate in strategy.candidates
     ]
-    tried = [parse_column(_text(name, candidate.settings)) for name, candidate in candidates]
-    loading.prepare(tried, target, remeasure=True)
-    costs = loading.costs(engine)
     if not takes_chats(engine.tokenizer):
         say(RAW)
     runs = _Runs(target, prompts, tokens, models, say)

@@ -13,13 +13,14 @@ class Clock:
 
     A step must open and close between two yields of the decoding loop; the interleaver checks
     `running` after every turn, so time outside a column's own work can never be counted.
+    `synchronize` waits for the device of the column's model.
     """
 
     def __init__(self, synchronize: Callable[[], None] = lambda: None) -> None:
         self.seconds = 0.0
         self.running = False
         self.last: dict[str, float] = {}
-        self._synchronize = synchronize
+        self.synchronize = synchronize
 
     @contextmanager
     def step(self) -> Iterator[None]:
@@ -27,14 +28,14 @@ class Clock:
         if self.running:
             raise RuntimeError("step inside another")
         self.last = {"draft": 0.0, "mask": 0.0, "forward": 0.0}
-        self._synchronize()
+        self.synchronize()
         self.running = True
         start = perf_counter()
         try:
             yield
         finally:
             try:
-                self._synchronize()
+                self.synchronize()
             finally:  # a device may tell of its failure only now
                 self.running = False
             total = perf_counter() - start
@@ -49,5 +50,5 @@ class Clock:
         try:
             yield
         finally:
-            self._synchronize()
+            self.synchronize()
             self.last[name] += perf_counter() - start

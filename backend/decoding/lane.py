@@ -1,28 +1,28 @@
-"""One column's run as the scheduler sees it: events, and a clock where a device is shared."""
+"""One column's run as the scheduler sees it: events, and the clock that they advance."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass, field
 
 from backend.decoding.clock import Clock
 from backend.events import Event
 
 
-@dataclass(slots=True)
-class Lane:
-    """One column's run: its events, and the clock that they advance.
+def _nothing() -> Generator[Event | None]:
+    yield from ()
 
-    It does its work inside `next(events)`, when the scheduler gives it the turn; once the race is
-    stopped it computes nothing more and ends. One that cannot be held runs `alone`, behind the
-    others: None is where no event has come for a moment. One that is not `ready` loads its model on
-    its first turn, while no clock runs. `finishes`: its end is a photo finish; `ends_early`: it
-    ends at the photo finish.
+
+@dataclass(slots=True, eq=False)
+class Lane:
+    """It does its work inside `next(events)`, when the scheduler gives it the turn; once the race
+    is stopped it computes nothing more and ends. One that cannot be held runs `alone`, behind the
+    others: None is where no event has come for a moment. `finishes`: its end is a photo finish;
+    `ends_early`: it ends at the photo finish.
     """
 
     column: int
-    events: Iterator[Event | None]
+    events: Generator[Event | None] = field(default_factory=_nothing)
     clock: Clock = field(default_factory=Clock)
     alone: bool = False
-    ready: bool = True
     finishes: bool = False
     ends_early: bool = False
     first_token: float | None = None  # what its clock read then; None: it has written nothing

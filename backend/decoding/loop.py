@@ -8,28 +8,19 @@ from dataclasses import dataclass, field
 from math import isnan
 
 import numpy as np
-from numpy.typing import NDArray
 
 from backend.costs.pass_costs import UNKNOWN_COSTS, Costs
 from backend.decoding.clock import Clock
 from backend.decoding.constraint import Constraint
 from backend.decoding.context import Context
 from backend.decoding.digits import rounded, rounded_parts, rounded_value
-from backend.decoding.drafter import NOTHING, UNDECIDED, Drafter
+from backend.decoding.drafter import NOTHING, Drafter
 from backend.decoding.proposed import Verified, proposed
 from backend.decoding.sampling import Sampler, penalize
 from backend.decoding.verification import Verdict
 from backend.engines.base import Session
 from backend.errors import DerbyError
-from backend.events import (
-    Decided,
-    Event,
-    Finished,
-    Prefilled,
-    Proposed,
-    Reason,
-    Step,
-)
+from backend.events import Event, Finished, Prefilled, Proposed, Reason, Step
 from backend.text import TextStream, Tokenizer
 from backend.types import (
     PREFILL_CHUNK,
@@ -57,6 +48,7 @@ class Parts:
     drafter: Drafter = field(default_factory=Drafter)
     constraint: Constraint = field(default_factory=Constraint)
     cache: bool = True
+    trees: bool = True  # a pass can check several continuations
     positions: int = 1 << 31  # tokens that the context may hold
     costs: Costs = UNKNOWN_COSTS  # is told of every pass
     stopped: Callable[[], bool] = lambda: False
@@ -70,32 +62,15 @@ def decode(column: int, prompt: Sequence[int], request: Request, parts: Parts) -
     in place.
     """
     answer = Answer(column, parts.context(prompt), request, parts)
-    yield from with_decisions(column, parts, answer.run())
+    while answer.goes_on():
+        yield from (answer.prefill(),) if answer.reading else answer.step()
     yield answer.finish()
 
 
-def with_decisions(column: int, parts: Parts, events: Iterator[Event]) -> Iterator[Event]:
-    """The events of a text and each new decision of its drafter, which sums up at the end."""
-    drafter, known = parts.drafter, UNDECIDED
-
-    def news() -> Iterator[Decided]:
-        nonlocal known
-        if drafter.decision is not known:
-            known = drafter.decision
-            settings, declined = dict(known.settings), list(known.declined)
-            predicted = rounded_value(known.predicted)
-            yield Decided(column, settings, predicted, known.why, declined, known.plain)
-
-    yield from news()
-    for event in events:
-        yield event
-        yield from news()
-    drafter.conclude()
-    yield from news()
-
-
 class Answer:
-    """One stretch of text being decoded: the mutable record of a running column."""
+    """One stretch of text being decoded: the mutable record of a running column. `reason`: why it
+    ended, once it has.
+    """
 
     def __init__(
         self, column: int, context: Context, request: Request, parts: Parts, skip: int = 0
@@ -112,22 +87,23 @@ class Answer:
         self._first = True
         self._rows = 0  # rows computed since the last step
         self._last_origin: Origin = "sampled"
+        context.require_pending()
 
-    def run(self) -> Iterator[Event]:
-        """Every event up to the one with which `reason` is known."""
-        self._context.require_pending()
-        while self.reason is None:
-            if self._parts.stopped():
-                self.reason = "stopped"
-            elif len(self._context.tokens) >= self._parts.positions:
-                self.reason = "context full"
-            elif len(self._context.pending) > PREFILL_CHUNK:
-                yield self._prefill()
-            else:
-                yield from self._step()
+    def goes_on(self) -> bool:
+        """Whether another pass follows."""
+        if self.reason is None and self._parts.stopped():
+            self.reason = "stopped"
+        elif self.reason is None and len(self._context.tokens) >= self._parts.positions:
+            self.reason = "context full"
+        return self.reason is None
 
-    def _prefill(self) -> Prefilled:
-        """Run one chunk of pending tokens that nobody samples from."""
+    @property
+    def reading(self) -> bool:
+        """Whether the next pass is over a chunk of text that nobody samples from."""
+        return len(self._context.pending) > PREFILL_CHUNK
+
+    def prefill(self) -> Prefilled:
+        """Compute one chunk of the pending tokens."""
         parts, context = self._parts, self._context
         chunk = context.pending[:PREFILL_CHUNK]
         done = parts.session.length + len(chunk)
@@ -143,38 +119,47 @@ class Answer:
             self._column, done, len(context.tokens), rounded(parts.clock.last["total"])
         )
 
-    def _step(self) -> tuple[Step, Proposed]:
+    def step(self) -> tuple[Step, Proposed]:
         """One step of the loop. Shapes: n pending, d drafted, s scratch tokens, vocabulary V."""
-        clock, before = self._parts.clock, len(self._context.tokens)
+        parts, context, clock = self._parts, self._context, self._parts.clock
+        position, pending = len(context.tokens), context.pending
+        n = len(pending)
         with clock.step():
-            pending = self._context.pending
             offered, drafting = self._propose(), clock.last["draft"]
+
             with clock.part("mask"):
-                proposal = self._parts.constraint.cut(offered) if offered.guessed else offered
-                masks = self._parts.constraint.start_masks(proposal)
-            logits = self._forward(pending, proposal)  # [1 + d + feedback, V] of n + d + s rows
+                proposal = parts.constraint.cut(offered) if offered.guessed else offered
+                masks = parts.constraint.start_masks(proposal)
+
+            total = n + len(proposal.tokens)
+            parents = chain_parents(n) + tuple(n + parent for parent in proposal.parents)
+            wanted = [*range(n - 1, n + proposal.drafted), *range(total - proposal.feedback, total)]
+            with clock.part("forward"):  # logits: [1 + d + feedback, V] of n + d + s rows
+                logits = parts.session.forward([*pending, *proposal.tokens], parents, wanted)
+
             if self._request.sampling.repetition_penalty != 1:
                 logits = self._penalized(proposal, logits)
             with clock.part("mask"):
                 allowed, mask_seconds = masks()  # [1 + d, V], or no rows
-            verdict = self._verify(proposal, logits, allowed)
+            verifier = parts.drafter.verifier
+            verdict = verifier.verify(proposal, logits, allowed, position, parts.sampler)
             self._require_numbers(logits, verdict)
+
             tokens, origins, pieces = self._commit(proposal, verdict)
             accepted = min(len(verdict.rows), len(tokens))
-            n = len(pending)
-            kept = [*range(n), *(n + row for row in verdict.rows[: len(tokens) - 1])]
-            self._context.commit(kept, tokens)
+            context.commit(
+                [*range(n), *(n + row for row in verdict.rows[: len(tokens) - 1])], tokens
+            )
             with clock.part("draft"):
                 if self._first:
-                    self._parts.drafter.prefill(self._context.tokens, before)
+                    parts.drafter.prefill(context.tokens, position)
                 feedback = logits[1 + proposal.drafted :]
-                outcome = Outcome(tuple(tokens), accepted, proposal, feedback, drafting)
-                self._parts.drafter.observe(outcome)
-        self.tokens += tokens
-        if len(pending) == 1:  # off the clock: it is nobody's work
-            width = 1 + len(proposal.tokens)
-            self._parts.costs.observe(width, before - 1, clock.last["forward"])
-        rows, self._rows, self._first = self._rows, 0, False
+                parts.drafter.observe(
+                    Outcome(tuple(tokens), accepted, proposal, feedback, drafting)
+                )
+        if n == 1:  # off the clock: it is nobody's work
+            parts.costs.observe(total, position - 1, clock.last["forward"])
+        rows, self._rows, self._first = self._rows + total, 0, False
         step = Step(
             self._column,
             tokens,
@@ -189,9 +174,8 @@ class Answer:
             proposal.calls,
             list(map(rounded_value, verdict.overlaps)),
         )
-        done = Verified(offered, proposal, logits, allowed, verdict, tokens)
-        piece = self._parts.tokenizer.piece
-        return step, proposed(self._column, done, self._request, piece)
+        verified = Verified(offered, proposal, logits, allowed, verdict, tokens)
+        return step, proposed(self._column, verified, self._request, parts.tokenizer.piece)
 
     def _propose(self) -> Proposal:
         """The constraint's forced tokens and behind them what the drafter suggests, legal or not.
@@ -208,17 +192,7 @@ class Answer:
         with clock.part("draft"):
             context = [*tokens, *forced] if forced else tokens
             guesses = parts.drafter.propose(context, budget - len(forced))
-        return guesses.behind(forced)
-
-    def _forward(self, pending: Sequence[int], proposal: Proposal) -> Logits:
-        """Run the pending tokens and the proposal; logits of root, drafted and feedback rows."""
-        n, d = len(pending), proposal.drafted
-        total = n + len(proposal.tokens)
-        parents = chain_parents(n) + tuple(n + parent for parent in proposal.parents)
-        rows = [*range(n - 1, n + d), *range(total - proposal.feedback, total)]
-        self._rows += total
-        with self._parts.clock.part("forward"):
-            return self._parts.session.forward([*pending, *proposal.tokens], parents, rows)
+        return (guesses if parts.trees else guesses.first_chain).behind(forced)
 
     def _penalized(self, proposal: Proposal, logits: Logits) -> Logits:
         """The logits under the repetition penalty: what a drafted token's row has seen is the
@@ -241,55 +215,42 @@ class Answer:
                 "weights again."
             )
 
-    def _verify(self, proposal: Proposal, logits: Logits, allowed: NDArray[np.bool_]) -> Verdict:
-        parts, position = self._parts, len(self._context.tokens)
-        return parts.drafter.verifier.verify(proposal, logits, allowed, position, parts.sampler)
-
     def _commit(
         self, proposal: Proposal, verdict: Verdict
     ) -> tuple[list[int], list[Origin], list[str]]:
         """Take the chosen tokens one by one until one of them ends the text.
 
         Returns tokens, origins, and the text each made showable. Nothing after the cut was ever
-        part of the answer, wherever in the block the cut falls.
+        part of the answer, wherever in the block the cut falls. A text that is complete at the
+        token limit has ended by itself.
         """
-        tokens: list[int] = []
-        origins: list[Origin] = []
-        pieces: list[str] = []
+        parts, tokens, origins, pieces = self._parts, list[int](), list[Origin](), list[str]()
+        eos_ids = () if self._request.ignore_eos else parts.tokenizer.eos_ids
         own: Origin = "bonus" if proposal.drafted else "sampled"
         for i, choice in enumerate(verdict.choices):
+            ends, forced = choice.token in eos_ids, i < proposal.forced
             tokens.append(choice.token)
-            proposed: Origin = "forced" if i < proposal.forced else "drafted"
-            origins.append(proposed if i < len(verdict.rows) else own)
-            pieces.append("" if self._ends(choice.token) else self.text.push(choice.token))
-            self._count(choice.token)
-            with self._parts.clock.part("mask"):
-                self._parts.constraint.advance([choice.token])
-                self._end_with_constraint()
+            suggested: Origin = "forced" if forced else "drafted"
+            origins.append(suggested if i < len(verdict.rows) else own)
+            pieces.append("" if ends else self.text.push(choice.token))
+            self._room -= 1
+            with parts.clock.part("mask"):
+                parts.constraint.advance([choice.token])
+                if self.text.stopped:
+                    self.reason = "stop string"
+                elif ends or parts.constraint.finished():
+                    self.reason = "end of text"
+                elif self._room <= 0:
+                    self.reason = "token limit"
             if self.reason is not None:
                 break
+        self.tokens += tokens
         self._last_origin = origins[-1]
         return tokens, origins, pieces
 
-    def _ends(self, token: int) -> bool:
-        return not self._request.ignore_eos and token in self._parts.tokenizer.eos_ids
-
-    def _count(self, token: int) -> None:
-        """Count one committed token whose text was pushed; `reason` says if it is the last."""
-        self._room -= 1
-        if self._ends(token):
-            self.reason = "end of text"
-        elif self.text.stopped:
-            self.reason = "stop string"
-        elif self._room <= 0:
-            self.reason = "token limit"
-
-    def _end_with_constraint(self) -> None:
-        if self.reason is None and self._parts.constraint.finished():
-            self.reason = "end of text"
-
     def finish(self) -> Finished:
-        assert self.reason is not None  # noqa: S101 (decode asks only then)
+        """The last event, of an answer that has ended."""
+        assert self.reason is not None  # noqa: S101 (it has ended)
         tail = self.text.flush()
         spans = [[self._last_origin, tail]] if tail else []
         expected = self._parts.constraint.expected() if self.reason != "stopped" else ""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from backend.decoding.constraint import Constraint
 from backend.decoding.context import Context
 from backend.decoding.digits import rounded
-from backend.decoding.loop import Answer, Parts, with_decisions
+from backend.decoding.loop import Answer, Parts
 from backend.decoding.sampling import Sampler
 from backend.errors import DerbyError
 from backend.events import Event, Fed, Filled, Finished, Reason
@@ -45,7 +45,7 @@ def run_program(
     context = parts.context(prompt)
     opening = -1 if program.user else len(prompt)
     runner = _Runner(column, context, request, parts, compile_grammar, grammar, opening)
-    yield from with_decisions(column, parts, runner.run(program))
+    yield from runner.run(program)
     yield Finished(column, runner.reason, runner.tail)
 
 
@@ -93,7 +93,8 @@ class _Runner:
                 request, parts = self._plan(slot, healed)
         yield self._fed(fixed, tokens)
         answer = Answer(self.column, self.context, request, parts, skip=len(healed))
-        yield from answer.run()
+        while answer.goes_on():
+            yield from (answer.prefill(),) if answer.reading else answer.step()
         if answer.reason == "stopped":  # in the middle of a value
             last = answer.finish()
             self.reason, self.tail = last.reason, last.spans
@@ -201,9 +202,10 @@ def hottest(sampling: Sampling, program: Program | None) -> float:
     return max([sampling.temperature, *(each for each in own if each is not None)])
 
 
-def slot_grammars(program: Program) -> list[GrammarSource]:
+def slot_grammars(program: Program | None) -> list[GrammarSource]:
     """The grammars of a program's slots."""
-    found = [slot_grammar(node) for node in program.nodes if isinstance(node, Slot)]
+    nodes = program.nodes if program else ()
+    found = [slot_grammar(node) for node in nodes if isinstance(node, Slot)]
     return [grammar for grammar in found if grammar]
 
 

@@ -3,21 +3,18 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
 from pathlib import Path
 
 from backend.decoding.lane import Lane
 from backend.errors import DerbyError
 from backend.events import Event, Preparing
-from backend.programs.parser import is_program
-from backend.racing.column_run import ColumnRun
+from backend.racing.column import ColumnRun
 from backend.racing.ledger import Ledger
-from backend.racing.loading import Loading
-from backend.racing.models import LoadedModels
+from backend.racing.models import LoadedModels, Say
 from backend.racing.reading import Readings
 from backend.racing.schedule import PhotoFinish, interleave
 from backend.strategies.column import Column
-from backend.text import prompt_tokens, require_fits, takes_chats
+from backend.text import takes_chats
 from backend.types import ModelSpec, Request
 
 MAX_COLUMNS = 12
@@ -63,124 +60,66 @@ class Race:
     def run(
         self, models: LoadedModels, emit: Callable[[Event], None], stopped: Callable[[], bool]
     ) -> None:
-        """Run to the end or until `stopped()`, emitting every event.
-
-        Each model is loaded once, off every clock: those that columns wait for one after another,
-        while the columns before them show their first tokens. Raises DerbyError if the models
-        cannot all be kept, or the target cannot hold the prompt; one that cannot be loaded fails
-        its own columns.
+        """Run to the end or until `stopped()`, emitting every event. A column loads its model on
+        its first turn, off every clock; one that cannot be loaded fails its own columns.
         """
-        loading = Loading(models, lambda text: emit(Preparing(text)))
-        first, *later = loading.batches(self.columns, self.target)
-        self._load(first, loading)
-        fitting = self._fitting(loading)
-        if any(self._runs_on_target(self.columns[index]) for index in first):
-            self._require_fits(fitting.request, loading)
-        if self.first is None:
-            ours = [column for column in self.columns if column.strategy.ours]
-            loading.readings = Readings(column.target(self.target) for column in ours)
-        finish = PhotoFinish()
-        lanes = fitting.lanes(first, later, loading, finish, stopped)
-        ledger = Ledger()
+
+        def say(text: str) -> None:
+            emit(Preparing(text))
+
+        models.begin(column.target(self.target) for column in self.columns if column.strategy.loads)
+        request, ledger, finish = self._fitting(models, say), Ledger(), PhotoFinish()
+        lanes = list(self._lanes(request, models, say, finish, stopped))
         for group in self._groups(lanes):
             for event in interleave(group, stopped, finish=finish):
                 emit(event)
-                if (found := ledger.turned()) is not None:
-                    emit(found)
-        emit(replace(ledger.conditions(), raw=fitting is not self))
+                if (conditions := ledger.turned()) is not None:
+                    emit(conditions)
+        emit(replace(ledger.conditions(), raw=request is not self.request))
 
-    def _writes_plain_text(self, column: Column) -> bool:
-        """True if it promises the text of plain decoding on the race's target."""
-        keeps = column.lossless and column.keeps_text(self.request.sampling.temperature)
-        return keeps and self._runs_on_target(column)
-
-    def _runs_on_target(self, column: Column) -> bool:
-        """True if it is on the race's target, and none that a library decodes."""
-        return column.strategy.ours and column.target(self.target) == self.target
-
-    def _require_fits(self, request: Request, loading: Loading) -> None:
-        """Raise DerbyError if no column on the race's target could write anything: each would say
-        so. What else is wrong is for the columns to tell.
-        """
-        if is_program(request.prompt):  # its text is fed slot by slot
-            return
-        try:
-            engine = loading.engine(self.target)
-            prompt = len(prompt_tokens(engine.tokenizer, request))
-        except Exception:
-            return
-        most = engine.max_context
-        require_fits(prompt, min(request.context or most, most))
-
-    def _fitting(self, loading: Loading) -> "Race":
-        """This race, raw if that is allowed and the target has no chat template."""
+    def _fitting(self, models: LoadedModels, say: Say) -> Request:
+        """The request, raw if that is allowed and the target has no chat template."""
         if self.raw_allowed and self.request.chat:
-            with suppress(Exception):  # a model that cannot be loaded is for its columns to tell
-                if not takes_chats(loading.engine(self.target).tokenizer):
-                    return replace(self, request=replace(self.request, chat=False))
-        return self
+            with suppress(Exception):  # a model that cannot be loaded is for its columns to name
+                if not takes_chats(models.get(self.target, say).tokenizer):
+                    return replace(self.request, chat=False)
+        return self.request
 
-    def lanes(
+    def _lanes(
         self,
-        first: Sequence[int],
-        later: Iterable[Sequence[int]],
-        loading: Loading,
+        request: Request,
+        models: LoadedModels,
+        say: Say,
         finish: PhotoFinish,
         stopped: Callable[[], bool],
-    ) -> list[Lane]:
-        """All columns, in their order: the `first` ones, whose models are loaded, and batches of
-        others.
-        """
-        lanes: dict[int, Lane] = {}
-
-        def ends(index: int) -> bool:
-            return stopped() or finish.ends(lanes[index])
-
-        for index in first:
-            lanes[index] = self.lane(index, loading, partial(ends, index))
-        for batch in later:
-            load = cache(partial(self._load, batch, loading))
-            for index in batch:
-                lanes[index] = self.later(index, load, loading, partial(ends, index))
-        for index, lane in lanes.items():
-            lane.finishes = self._writes_plain_text(self.columns[index])
-            lane.ends_early = not self.columns[index].strategy.keeps_cache
-        return [lanes[index] for index in sorted(lanes)]
-
-    def lane(self, index: int, loading: Loading, stopped: Callable[[], bool]) -> Lane:
-        """One of the columns, ready to run."""
-        saving = index == self.saved_column
-        run = ColumnRun(
-            index,
-            self.columns[index],
-            self.request,
-            self.target,
-            self.visitor,
-            self.save_cache if saving else None,
-            self.restore_cache,
-        )
-        return run.lane(loading, stopped)
-
-    def later(
-        self,
-        index: int,
-        load: Callable[[], None],
-        loading: Loading,
-        stopped: Callable[[], bool],
-    ) -> Lane:
-        """One of the columns that calls `load` on its first turn."""
-
-        def events() -> Iterator[Event | None]:
-            load()
-            loaded = self.lane(index, loading, stopped)
-            lane.clock, lane.ready = loaded.clock, True
-            yield from loaded.events
-
-        lane = Lane(index, events(), ready=False, alone=self.columns[index].strategy.alone)
-        return lane
-
-    def _load(self, batch: Sequence[int], loading: Loading) -> None:
-        loading.load([self.columns[index] for index in batch], self.target)
+    ) -> Iterator[Lane]:
+        """A lane for each column, in their order."""
+        ours = [column for column in self.columns if column.strategy.ours and self.first is None]
+        readings = Readings(column.target(self.target) for column in ours)
+        for index, column in enumerate(self.columns):
+            strategy, hottest = column.strategy, request.sampling.temperature
+            plain = strategy.ours and column.target(self.target) == self.target
+            lane = Lane(
+                index,
+                alone=strategy.alone,
+                finishes=plain and column.lossless and column.keeps_text(hottest),
+                ends_early=not strategy.keeps_cache,
+            )
+            run = ColumnRun(
+                lane,
+                column,
+                request,
+                self.target,
+                models,
+                say,
+                readings,
+                lambda lane=lane: stopped() or finish.ends(lane),
+                self.visitor,
+                self.save_cache if index == self.saved_column else None,
+                self.restore_cache,
+            )
+            lane.events = run.events()
+            yield lane
 
     def _groups(self, lanes: Sequence[Lane]) -> Iterable[Sequence[Lane]]:
         """The lanes that run at one time, in the order of their times."""

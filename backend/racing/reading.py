@@ -7,102 +7,68 @@ The last pass, behind which a column writes its first token, is each one's own.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from backend.decoding.digits import rounded
 from backend.decoding.loop import Parts
 from backend.engines.base import Engine
-from backend.events import Event, Prefilled, Step
+from backend.events import Prefilled
 from backend.types import LAST_LAYER, PREFILL_CHUNK, Arrays, HiddenStates, ModelSpec
 
 
 @dataclass(slots=True)
-class _Reading:
+class Reading:
     """The rows behind `tokens`, and of each chunk of these the target's seconds and its hidden
-    states [PREFILL_CHUNK, D], None where it shows none.
+    states [PREFILL_CHUNK, D]. Without tokens: it has not come to the last pass.
     """
 
     tokens: list[int] = field(default_factory=list)
     rows: Arrays = field(default_factory=dict)
-    chunks: list[tuple[float, HiddenStates | None]] = field(default_factory=list)
+    chunks: list[tuple[float, HiddenStates]] = field(default_factory=list)
+
+    def add(self, event: Prefilled, parts: Parts) -> None:
+        """Take what the pass behind `event` computed."""
+        session, seconds = parts.session, parts.clock.last
+        self.chunks.append((seconds["total"] - seconds["draft"], session.hidden_states()))
+        if event.total - event.done <= PREFILL_CHUNK:
+            self.rows, self.tokens = session.save(session.length), list(session.tokens)
+
+    def copied(self, column: int, prompt: Sequence[int], parts: Parts) -> Iterator[Prefilled]:
+        """Have a column read this: the target's time is as measured, its own draft's is added."""
+        clock, drafter = parts.clock, parts.drafter
+        parts.session.load(self.tokens, self.rows)
+        for number, (seconds, states) in enumerate(self.chunks):
+            start = number * PREFILL_CHUNK
+            with clock.step(), clock.part("draft"):
+                if drafter.states is not None:
+                    drafter.states.add(start, states)
+                drafter.prefill(prompt, start + PREFILL_CHUNK)
+            clock.seconds += seconds
+            took = rounded(seconds + clock.last["total"])
+            yield Prefilled(column, start + PREFILL_CHUNK, len(prompt), took)
 
 
 class Readings:
-    """What was read in one race, by model; `columns` are the models of the columns that may share.
-    Kept until the last of them has begun.
+    """What was read in one race, by model, until the last of the columns on it has begun; `columns`
+    are the models of those that take turns.
     """
 
     def __init__(self, columns: Iterable[ModelSpec] = ()) -> None:
         self._coming = Counter(columns)
-        self._read: dict[ModelSpec, _Reading] = {}
+        self._read: dict[ModelSpec, Reading] = {}
 
-    def share(
-        self,
-        column: int,
-        prompt: Sequence[int],
-        parts: Parts,
-        engine: Engine,
-        events: Iterator[Event],
-    ) -> Iterator[Event]:
-        """The events of a column, before the first of which it has read what was read already."""
-        spec = engine.spec
+    def begin(self, prompt: Sequence[int], parts: Parts, engine: Engine) -> Reading | None:
+        """What a column is to begin with, or to leave for others; None: it reads for itself, as it
+        holds something already, copies are not cheap, or its draft reads what is not copied.
+        """
+        spec, states = engine.spec, parts.drafter.states
         self._coming[spec] -= 1
-        reading = self._read.get(spec)
-        if self._coming[spec] <= 0:
+        reading, others = self._read.get(spec), self._coming[spec] > 0
+        if not others:
             self._read.pop(spec, None)
-        if not _may_share(parts, engine):
-            yield from events
-        elif reading is not None and reading.tokens == prompt[: len(reading.tokens)]:
-            yield from _begin(column, prompt, parts, reading)
-            yield from _counted(events, len(reading.tokens))
-        else:
-            yield from self._leave(parts, engine, events)
-
-    def _leave(self, parts: Parts, engine: Engine, events: Iterator[Event]) -> Iterator[Event]:
-        """The events; what is read meanwhile is left for the columns that have yet to begin."""
-        session, clock, reading = parts.session, parts.clock, _Reading()
-        for event in events:
-            wanted = self._coming[engine.spec] > 0 and engine.spec not in self._read
-            if isinstance(event, Prefilled) and wanted:
-                shown = engine.guesses != "none"
-                seconds = clock.last["total"] - clock.last["draft"]
-                reading.chunks.append((seconds, session.hidden_states() if shown else None))
-                if event.total - event.done <= PREFILL_CHUNK:
-                    reading.tokens = list(session.tokens)
-                    reading.rows = session.save(session.length)
-                    self._read[engine.spec] = reading
-            yield event
-
-
-def _may_share(parts: Parts, engine: Engine) -> bool:
-    """True if the column begins with an empty cache that is cheap to copy, and its draft reads
-    nothing of the target that is not copied.
-    """
-    states = parts.drafter.states
-    copied = engine.guesses != "none" and engine.spec.device == "CPU"
-    return copied and parts.session.length == 0 and (not states or states.layers == LAST_LAYER)
-
-
-def _begin(column: int, prompt: Sequence[int], parts: Parts, reading: _Reading) -> Iterator[Event]:
-    """Have the column read this: the target's time is as measured, its own draft's is added."""
-    clock, drafter = parts.clock, parts.drafter
-    parts.session.load(reading.tokens, reading.rows)
-    for number, (seconds, states) in enumerate(reading.chunks):
-        start = number * PREFILL_CHUNK
-        with clock.step(), clock.part("draft"):
-            if drafter.states is not None and states is not None:
-                drafter.states.add(start, states)
-            drafter.prefill(prompt, start + PREFILL_CHUNK)
-        clock.seconds += seconds
-        took = rounded(seconds + clock.last["total"])
-        yield Prefilled(column, start + PREFILL_CHUNK, len(prompt), took)
-
-
-def _counted(events: Iterator[Event], rows: int) -> Iterator[Event]:
-    """The events, with so many more rows in the first step."""
-    for event in events:
-        if rows and isinstance(event, Step):
-            yield replace(event, rows=event.rows + rows)
-            rows = 0
-        else:
-            yield event
+        copied = engine.guesses != "none" and spec.device == "CPU" and parts.session.length == 0
+        if not copied or (states and states.layers != LAST_LAYER):
+            return None
+        if reading is not None and reading.tokens:
+            return reading if reading.tokens == prompt[: len(reading.tokens)] else None
+        return self._read.setdefault(spec, Reading()) if others and reading is None else None

@@ -1,10 +1,11 @@
-"""Sessions that stay open between races: a text that begins as the last one computes what is new.
+"""Sessions of columns, and those that stay open between races: a text that begins as the last one
+computes what is new.
 
 As the slots of llama.cpp's server do, a session is cut back to what both texts begin with.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import takewhile
 from typing import Literal, NamedTuple
@@ -12,19 +13,14 @@ from typing import Literal, NamedTuple
 from backend.engines.base import Engine, Session
 from backend.types import Layers
 
-#: Bytes of all sessions that are kept between races.
-BUDGET = 1 << 30
-
-#: Bytes that a session is counted with beside its rows: what its passes have allocated.
-OVERHEAD = 1 << 23
-
-#: A session of more rows than this begins anew for a text that has a small part of them in common.
-SMALL, WASTE = 1024, 8
+#: Sessions that stay open have room for a multiple of so many tokens, and take so many bytes at
+#: most, all together.
+STEP, BUDGET = 1024, 1 << 30
 
 
 class Place(NamedTuple):
     """Whose session it is: of this visitor's column of that number, its target, of which it shows
-    these layers' hidden states, or its draft.
+    these layers' hidden states, or its draft. `keep`: it stays open for the visitor's next race.
     """
 
     visitor: str
@@ -32,67 +28,85 @@ class Place(NamedTuple):
     role: Literal["target", "draft"]
     engine: Engine
     layers: Layers = ()
+    keep: bool = False
 
 
-class KeptSessions:
-    """Open sessions by their places, at most `budget` bytes: those used last. Not thread-safe."""
+class Sessions:
+    """Opens sessions. Not thread-safe. `make_room(bytes, what)` frees memory for one, by `drop` if
+    need be, or raises DerbyError.
+    """
 
-    def __init__(self, budget: int = BUDGET) -> None:
+    def __init__(self, make_room: Callable[[int, str], None], budget: int = BUDGET) -> None:
+        self._make_room = make_room
         self._budget = budget
-        self._sessions: OrderedDict[Place, Session] = OrderedDict()  # the last used last
+        self._running = 0  # bytes of those that columns use
+        self._open: OrderedDict[Place, tuple[Session, int]] = OrderedDict()  # and their rows
 
     @contextmanager
-    def session(self, place: Place, text: Sequence[int], *, kept: bool) -> Iterator[Session]:
-        """A session for `text`, of which it holds a beginning already where `kept`: it is the one
-        that was left at this place, and is left there again. One that fails, or is not to be kept,
-        is closed. At least the text's last token is left to be computed.
+    def session(self, place: Place, text: Sequence[int], rows: int) -> Iterator[Session]:
+        """A session with room for `rows` tokens; that of an earlier race holds a beginning of
+        `text` already, but for its last token at least. One that fails is closed. Raises DerbyError
+        if there is no memory for it.
         """
-        session = self._sessions.pop(place, None) if kept else None
-        if session is not None:
-            common = common_length(session.tokens, text)
-            if session.length > SMALL and WASTE * common < session.length:
-                session.close()
-                session = None
-        if session is None:
-            session = place.engine.open(layers=place.layers)
+        engine = place.engine
+        if place.keep:
+            rows = min(-(-rows // STEP) * STEP, engine.max_context)
+        earlier, room = self._open.pop(place, (None, 0))
+        if earlier is not None:
+            earlier.truncate(common_length(earlier.tokens, text[:-1]))
+        if earlier is not None and room == rows:
+            session = earlier
+        else:
+            try:
+                self._make_room(
+                    rows * engine.row_bytes, f"The KV cache of {rows:,} tokens of {engine.spec}"
+                )
+                session = engine.open(rows, place.layers)
+                if earlier is not None:
+                    session.load(earlier.tokens, earlier.save(earlier.length))
+            finally:
+                if earlier is not None:
+                    earlier.close()
+        keep, size = False, rows * engine.row_bytes
+        self._running += size
         try:
-            session.truncate(common_length(session.tokens, text[:-1]))
             yield session
+            keep = place.keep
         except GeneratorExit:  # a column that was stopped, between two passes
-            self._leave(place, session, kept=kept)
+            keep = place.keep
             raise
-        except BaseException:
-            session.close()
-            raise
-        self._leave(place, session, kept=kept)
+        finally:
+            self._running -= size
+            if keep:
+                self._open[place] = session, rows
+                while self._kept_bytes > self._budget:
+                    self.drop()
+            else:
+                session.close()
 
-    def _leave(self, place: Place, session: Session, *, kept: bool) -> None:
-        if not kept:
-            session.close()
-            return
-        self._sessions[place] = session
-        while self.bytes > self._budget:
-            self._sessions.popitem(last=False)[1].close()
-
-    def forget(self, visitor: str) -> None:
-        """Close the sessions of a visitor who has left."""
-        self._close([place for place in self._sessions if place.visitor == visitor])
-
-    def close(self, engine: Engine) -> None:
-        """Close the sessions of a model that leaves memory."""
-        self._close([place for place in self._sessions if place.engine is engine])
-
-    def _close(self, places: Sequence[Place]) -> None:
-        for place in places:
-            self._sessions.pop(place).close()
+    @property
+    def _kept_bytes(self) -> int:
+        return sum(session.bytes for session, _ in self._open.values())
 
     @property
     def bytes(self) -> int:
-        """Bytes of all sessions, as far as their engines tell."""
-        return sum(OVERHEAD + session.bytes for session in self._sessions.values())
+        """What the caches of all sessions take, or may come to take while their columns run."""
+        return self._running + self._kept_bytes
+
+    def drop(self) -> bool:
+        """Close the session that was used longest ago; False if no column left one open."""
+        if not self._open:
+            return False
+        self._open.popitem(last=False)[1][0].close()
+        return True
+
+    def forget(self, whose: str | Engine) -> None:
+        """Close the sessions of a visitor who has left, or of a model that leaves memory."""
+        for place in [place for place in self._open if whose in (place.visitor, place.engine)]:
+            self._open.pop(place)[0].close()
 
     def __len__(self) -> int:
-        return len(self._sessions)
+        return len(self._open)
 
 
 def common_length(one: Sequence[int], other: Sequence[int]) -> int:

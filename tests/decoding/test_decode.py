@@ -10,15 +10,14 @@ from hypothesis import strategies as st
 from lib import PROMPT, Script, drafters, naive, run
 from numpy.typing import NDArray
 
-from backend.decoding.drafter import Decision, Drafter
 from backend.decoding.verification import KEYED, DistributionVerifier, Verifier
 from backend.drafters.draft_length import DraftLength
 from backend.drafters.prompt_lookup import PromptLookup
 from backend.engines.fake import FakeEngine
 from backend.errors import DerbyError
-from backend.events import Decided, Finished, Prefilled, Proposed, Step
+from backend.events import Finished, Prefilled, Proposed, Step
 from backend.text import ByteTokenizer
-from backend.types import Outcome, Request, Sampling
+from backend.types import Request, Sampling
 
 MODELS = {
     "varied": FakeEngine(),
@@ -216,34 +215,6 @@ def test_lookup_commits_several_tokens_a_forward_where_text_repeats() -> None:
     engine = FakeEngine(period=1, sharpness=8.0)
     found = run(engine, Request("x", max_new_tokens=80), PromptLookup(DraftLength(8), 2))
     assert found.score.tokens_per_forward > 3
-
-
-class Undecided(Drafter):
-    """Decides something else in every third step, and sums up."""
-
-    steps = 0
-
-    def observe(self, outcome: Outcome) -> None:
-        self.steps += 1
-        if self.steps % 3 == 0:
-            self.decision = Decision({"step": self.steps})
-
-    def conclude(self) -> None:
-        self.decision = Decision({"k": self.steps}, 1.5, "why", ("this",))
-
-
-def test_a_decision_is_told_once_and_right_after_the_step_that_made_it() -> None:
-    found = run(FakeEngine(), Request("x", max_new_tokens=8), Undecided())
-    told = [
-        (len([e for e in found.events[:i] if isinstance(e, Step)]), event.settings)
-        for i, event in enumerate(found.events)
-        if isinstance(event, Decided)
-    ]
-    steps = len(found.steps)
-    assert told[:-1] == [(n, {"step": n}) for n in range(3, steps + 1, 3)]
-    assert told[-1] == (steps, {"k": steps})
-    assert found.events[-2] == Decided(0, {"k": steps}, 1.5, "why", ["this"])
-    assert not any(isinstance(event, Decided) for event in run(FakeEngine(), Request("x")).events)
 
 
 class Damaged(FakeEngine):

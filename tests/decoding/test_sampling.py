@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from lib import Noisy, drafting, processed, run
 from scipy.stats import kstest
 
-from backend.decoding import loop as decode
 from backend.decoding import sampling, verification
 from backend.decoding.drafter import Drafter
 from backend.decoding.sampling import (
@@ -24,7 +23,7 @@ from backend.decoding.sampling import (
     probabilities,
     truncate,
 )
-from backend.decoding.verification import Verdict, verify
+from backend.decoding.verification import Verdict, Verifier, verify
 from backend.drafters.draft_length import DraftLength
 from backend.drafters.lookahead import Lookahead
 from backend.drafters.prompt_lookup import PromptLookup
@@ -296,7 +295,12 @@ def children_of(proposal: Proposal, node: int) -> list[int]:
 
 
 def accept_argmax(
-    answer: decode.Answer, proposal: Proposal, logits: Logits, allowed: object
+    _: Verifier,
+    proposal: Proposal,
+    logits: Logits,
+    allowed: object,
+    position: int,
+    sampler: Sampler,
 ) -> Verdict:
     """A wrong verifier: a drafted token passes where it is the target's most likely one."""
 
@@ -304,7 +308,7 @@ def accept_argmax(
         best = int(logits[row].argmax())
         if best in children_of(proposal, row - 1):
             return Choice(best, 0.0)
-        return answer._parts.sampler.choose(logits[row], len(answer._context.tokens) + depth)
+        return sampler.choose(logits[row], position + depth)
 
     return verify(proposal, sample)
 
@@ -333,7 +337,7 @@ def test_the_check_above_sees_a_biased_verifier(
     mistake: str, kind: str, quick_noise: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if mistake == "argmax passes":
-        monkeypatch.setattr(decode.Answer, "_verify", accept_argmax)
+        monkeypatch.setattr(Verifier, "verify", accept_argmax)
     else:
         monkeypatch.setattr(verification, "verify", try_twice)
     assert fits(kind, DRAWS[0]) < 1e-4

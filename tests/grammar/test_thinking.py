@@ -15,7 +15,7 @@ from backend.engines.fake import FakeEngine
 from backend.errors import DerbyError
 from backend.grammar.sources import GrammarSource
 from backend.grammar.thinking import BehindThinking, closing_tag
-from backend.racing import column_run
+from backend.racing import column
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.scoreboard import Scoreboard
@@ -70,7 +70,7 @@ def test_columns_with_a_grammar_agree_behind_thinking_and_only_the_answer_is_jud
     monkeypatch: pytest.MonkeyPatch, temperature: float
 ) -> None:
     def raced(closing: str, *names: str) -> Scoreboard:
-        monkeypatch.setattr(column_run, "closing_tag", lambda *_: closing)
+        monkeypatch.setattr(column, "closing_tag", lambda *_: closing)
         columns = tuple(
             parse_column(name).with_settings({} if name == "kv" else {"grammar": ANSWER})
             for name in names

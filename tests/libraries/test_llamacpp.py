@@ -14,7 +14,7 @@ from races import board_after, events_of
 from backend.events import Event, Served, Step
 from backend.grammar.sources import GrammarSource
 from backend.libraries import library, llamacpp
-from backend.racing.commands import run_to_end
+from backend.racing.hosts.host import run_to_end
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.score import Score

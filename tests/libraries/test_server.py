@@ -22,7 +22,7 @@ from backend.events import Event, Finished, Served, Step
 from backend.libraries.library import Part, Serving
 from backend.libraries.server import VARIABLE, server_at
 from backend.libraries.stream import stream_answer
-from backend.racing.commands import run_to_end
+from backend.racing.hosts.host import run_to_end
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.records.file import as_bytes

@@ -22,7 +22,7 @@ from backend.grammar.sources import GrammarSource
 from backend.programs.healing import Healing
 from backend.programs.parser import Gen, parse_program
 from backend.programs.runner import run_program, slot_grammar, slot_grammars
-from backend.racing.commands import run_to_end
+from backend.racing.hosts.host import run_to_end
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.scoreboard import Scoreboard

@@ -132,7 +132,6 @@ def test_a_stop_is_noticed_while_an_untrusted_grammar_is_checked(patient: None) 
     hostile = GrammarSource("lark", "start: /a+/ /a+/", "hostile")
     columns = (default_column("grammar").with_settings({"grammar": hostile}), *COLUMNS[:1])
     host = ProcessHost()
-    until(lambda: host.pid)
     pid, worker = host.pid, psutil.Process(host.pid)
     with closing(host):
         stream = host.stream(replace(SHORT, columns=columns), lambda: bool(worker.children()))
@@ -150,7 +149,7 @@ def test_an_abandoned_stream_leaves_the_host_usable(host: Host, patient: None) -
             next(stream)
         stream.close()  # type: ignore[attr-defined]
         if isinstance(host, InlineHost):
-            until(lambda: not host._one_at_a_time.locked())
+            until(lambda: not host._lock.locked())
         assert_works(host)
     if isinstance(host, ProcessHost):
         assert host.pid == pid
@@ -241,7 +240,7 @@ def test_a_closed_host_leaves_no_process_behind_even_under_a_race() -> None:
     host = ProcessHost()
     stream = host.stream(ENDLESS, never)
     next(stream)
-    worker, started = host._worker.process, host.pid
+    worker, started = host._process, host.pid
     host.close()
     assert sorted(ends(list(stream))) == [0, 1, 2, 3]
     assert host.pid == started

@@ -1,48 +1,49 @@
-"""Loaded models: each once, within a budget of bytes, and none dropped that a race needs."""
+"""Loaded models and caches: each model once, within a budget of bytes, and what a race needs
+stays.
+"""
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from races import FAKE as FAKE_SPEC
+from races import board_after, events_of
 
+from backend.costs import measure as measuring
 from backend.engines.fake import FAKE, WEIGHT_BYTES, FakeEngine
+from backend.engines.heads.file import HeadShape, write_head
+from backend.engines.registry import engine_named
 from backend.errors import DerbyError
 from backend.racing import models as loading
 from backend.racing.models import BUDGET_VARIABLE, SHARE, LoadedModels, model_budget
-from backend.types import ModelSpec
+from backend.racing.race import Race
+from backend.results.score import Score
+from backend.strategies.column import parse_column
+from backend.types import ModelSpec, Request
 
 NAMES = ("fake", "fake-draft", "fake-loop", "fake-slow", "fake-endless")
-ONE, TWO, THREE, FOUR, _ = SPECS = tuple(ModelSpec(name, "fake") for name in NAMES)
+ONE, TWO, THREE, *_ = SPECS = tuple(ModelSpec(name, "fake") for name in NAMES)
 
 
 def quiet(_text: str) -> None: ...
 
 
-def room_for(models: int) -> LoadedModels:
-    return LoadedModels(models * WEIGHT_BYTES + WEIGHT_BYTES // 2)
+def room_for(models: int, more: int = WEIGHT_BYTES // 2) -> LoadedModels:
+    return LoadedModels(models * WEIGHT_BYTES + more)
 
 
 def loaded(models: LoadedModels) -> list[ModelSpec]:
     return list(models._loaded)
 
 
-def test_a_model_is_loaded_once() -> None:
-    models = room_for(1)
-    assert models.get(ONE, quiet) is models.get(ModelSpec("fake", "fake"), quiet)
-
-
-def test_the_one_used_longest_ago_goes_first_and_its_memory_with_it() -> None:
-    models = room_for(2)
-    first = models.get(ONE, quiet)
-    second = weakref.ref(models.get(TWO, quiet))
-    assert models.get(ONE, quiet) is first
-    models.get(THREE, quiet)
-    assert loaded(models) == [ONE, THREE]
-    assert second() is None
+def scores(models: LoadedModels, *names: str, target: ModelSpec = FAKE_SPEC) -> Sequence[Score]:
+    race = Race(Request("Hi", 12, chat=False), tuple(map(parse_column, names)), target)
+    return board_after(race.columns, events_of(race, models)).scores
 
 
 @settings(max_examples=12)  # each model dropped costs a garbage collection
@@ -50,86 +51,61 @@ def test_the_one_used_longest_ago_goes_first_and_its_memory_with_it() -> None:
 def test_as_many_stay_as_fit_and_they_are_the_last_used(room: int, asked: list[ModelSpec]) -> None:
     models, latest = room_for(room), list[ModelSpec]()
     for spec in asked:
-        models.get(spec, quiet)
+        models.begin([spec])
+        assert models.get(spec, quiet) is models.get(spec, quiet)
         latest = [*(other for other in latest if other != spec), spec][-room:]
         assert loaded(models) == latest
 
 
-def test_what_a_race_needs_stays_even_if_it_was_used_longest_ago() -> None:
-    """The count of four dropped the oldest whoever needed it: a race of five models loaded some of
-    them again for every draft.
-    """
+def test_what_a_race_needs_stays_and_the_memory_of_others_goes_with_them() -> None:
     models = room_for(2)
-    needed = models.get(ONE, quiet)
-    models.get(TWO, quiet)
-    models.require_room([ONE, THREE], quiet)
+    needed, other = models.get(ONE, quiet), weakref.ref(models.get(TWO, quiet))
+    models.begin([ONE, THREE])
     models.get(THREE, quiet)
     assert loaded(models) == [ONE, THREE]
+    assert other() is None
     assert models.get(ONE, quiet) is needed
-    models.require_room([FOUR], quiet)
-    models.get(FOUR, quiet)
-    assert loaded(models) == [ONE, FOUR], "the next race needs them no more"
-
-
-def test_a_line_up_that_cannot_fit_is_refused_with_both_figures_before_loading() -> None:
-    models = room_for(2)
-    models.get(FOUR, quiet)
-    with pytest.raises(DerbyError) as caught:
-        models.require_room([ONE, TWO, THREE], quiet)
-    sentence = str(caught.value)
-    assert "take 3.0 MB" in sentence
-    assert "2.5 MB may be used" in sentence
-    assert BUDGET_VARIABLE in sentence
-    assert loaded(models) == [FOUR]
-
-
-def test_columns_of_one_model_need_it_once() -> None:
-    models = room_for(2)
-    models.require_room([ONE] * 8 + [TWO] * 4, quiet)
-
-
-def test_a_model_larger_than_the_budget_is_refused_before_it_is_opened(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(FakeEngine, "__init__", lambda *_: pytest.fail("it was opened"))
-    with pytest.raises(DerbyError, match=r"take 1\.0 MB .* and 0\.5 MB may be used"):
-        room_for(0).get(ONE, quiet)
-
-
-def test_a_conversion_has_its_room_before_it_starts_or_is_refused_with_both_figures(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Converting took 7.6 GB where 0.9 had been estimated."""
-    peak = replace(FAKE, peak_bytes=lambda spec, _: 2 * WEIGHT_BYTES * (spec != ONE))
-    monkeypatch.setattr(loading, "declared", lambda _: peak)
-    models = room_for(2)
-    models.require_room([ONE], quiet)
-    models.get(ONE, quiet)
-    models.require_room([TWO], quiet)
-    models.get(TWO, quiet)
-    assert loaded(models) == [TWO]
-    models = room_for(2)
-    models.require_room([ONE, TWO], quiet)
-    models.get(ONE, quiet)
-    monkeypatch.setattr(FakeEngine, "__init__", lambda *_: pytest.fail("it was opened"))
-    with pytest.raises(DerbyError, match=r"takes up to 2\.0 MB .* and 1\.5 MB may be used"):
+    with pytest.raises(DerbyError, match=r"Loading .* takes 1\.0 MB .* and 0\.5 MB may be used"):
         models.get(TWO, quiet)
 
 
-def test_a_model_that_cannot_be_had_is_for_its_own_column_to_tell(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """A form that named an unknown engine once wrote a traceback into the log of a page under
-    attack, though nothing in the program had failed.
-    """
-    caplog.set_level("INFO")
-    models, missing = room_for(1), ModelSpec("fake", "no-such-engine")
-    models.require_room([missing, ONE], quiet)
-    assert "no-such-engine" in caplog.text
-    assert "Traceback" not in caplog.text
+def test_what_has_no_room_is_refused_before_it_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights, and what a conversion takes on the way."""
+    peak = replace(FAKE, peak_bytes=lambda spec, _: 2 * WEIGHT_BYTES * (spec != ONE))
+    monkeypatch.setattr(loading, "declared", lambda _: peak)
+    models = room_for(2)
     models.get(ONE, quiet)
-    with pytest.raises(DerbyError, match="'no-such-engine'"):
-        models.get(missing, quiet)
+    models.begin([TWO])
+    models.get(TWO, quiet)
+    assert loaded(models) == [TWO]
+    monkeypatch.setattr(FakeEngine, "__init__", lambda *_: pytest.fail("it was opened"))
+    with pytest.raises(DerbyError, match=r"takes 2\.0 MB .* and 1\.5 MB may be used"):
+        models.get(THREE, quiet)
+    with pytest.raises(DerbyError, match=r"takes 1\.0 MB .* and 0\.5 MB may be used"):
+        room_for(0).get(ONE, quiet)
+
+
+def test_what_cannot_be_had_fails_its_own_columns_and_is_tried_once_a_race(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried: list[str] = []
+
+    def note(spec: ModelSpec, _say: object) -> FakeEngine:
+        tried.append(spec.name)
+        return FAKE.open(spec, quiet)
+
+    monkeypatch.setattr(loading, "declared", lambda _: replace(FAKE, open=note))
+    models, names = LoadedModels(), ("kv", "kv:model=none", "lookup:model=none", "lookup")
+    for _ in range(2):
+        states = [score.state for score in scores(models, *names)]
+        assert states == ["done", "failed", "failed", "done"]
+    assert tried == ["fake", "none", "none"]
+
+
+def test_a_draft_without_room_fails_its_own_column_and_a_copy_is_done_without() -> None:
+    kv, other = scores(room_for(1), "kv", "speculative:draft=fake-draft")
+    assert (kv.state, other.state) == ("done", "failed")
+    assert "takes 1.0 MB" in other.message
 
 
 def test_a_model_larger_than_its_estimate_takes_the_room_of_those_not_needed(
@@ -143,9 +119,61 @@ def test_a_model_larger_than_its_estimate_takes_the_room_of_those_not_needed(
         property(lambda engine: WEIGHT_BYTES * (2 if engine.spec == TWO else 1), lambda *_: None),
         raising=False,  # each engine sets its own
     )
-    models.require_room([TWO], quiet)
+    models.begin([TWO])
     models.get(TWO, quiet)
     assert loaded(models) == [TWO]
+
+
+ROWS = len("Hi") + 12
+
+
+def test_caches_count_with_the_weights_while_their_columns_run() -> None:
+    row, names = FakeEngine().row_bytes, ("kv", "lookup:k=3", "kv")
+    slow = scores(room_for(1, 2 * ROWS * row), *names, target=ModelSpec("fake-slow", "fake"))
+    assert [score.state for score in slow] == ["done", "done", "failed"]
+    assert "The KV cache of 14 tokens" in slow[2].message
+    models = room_for(1, 3 * ROWS * row)
+    for _ in range(2):
+        assert [score.state for score in scores(models, *names)] == ["done"] * 3
+    assert models.sessions.bytes == 0
+
+
+def test_only_what_decides_by_costs_has_them_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """KV reuse of a model of 1.17 B parameters waited for 260 passes before its first token."""
+    monkeypatch.setenv("DECODE_DERBY_CACHE", str(tmp_path))
+    unpriced = replace(engine_named("fake"), pass_seconds=None)
+    monkeypatch.setattr(measuring, "engine_named", lambda _name: unpriced)
+    models = LoadedModels()
+    engine = models.get(ONE, quiet)
+    for names, measured in ((("kv", "lookup:k=3"), False), (("kv", "lookup"), True)):
+        before = engine.forwards
+        steps = sum(score.steps for score in scores(models, *names))
+        assert (engine.forwards - before > steps + 100) == measured
+        assert measured or engine.forwards - before == steps
+
+
+SMALL = HeadShape(4, 1, 1, 4, 8, 1e-5, 1e4, layers=1, reads=(0,), window=8)
+
+
+@pytest.mark.parametrize(
+    ("draft", "expected"),
+    [
+        ("theirs.safetensors", "trained for another model than 'fake'"),
+        ("missing.safetensors", "missing.safetensors is not a trained draft"),
+        ("text.safetensors", "text.safetensors is not a trained draft"),
+    ],
+)
+def test_a_head_that_cannot_draft_here_is_refused(
+    draft: str, expected: str, tmp_path: Path
+) -> None:
+    weights = {"norm.weight": np.ones(4, np.float32)}
+    write_head(tmp_path / "theirs.safetensors", SMALL, weights, np.arange(3), "somebody else")
+    (tmp_path / "text.safetensors").write_text("not a tensor")
+    models = LoadedModels()
+    with pytest.raises(DerbyError, match=expected):
+        models.head(models.get(ONE, quiet), tmp_path / draft, quiet)
 
 
 def test_warming_up_ends_after_some_seconds_however_much_is_left(
@@ -166,7 +194,8 @@ def test_warming_up_ends_after_some_seconds_however_much_is_left(
     models = LoadedModels()
     models.get(ONE, quiet)
     assert len(widths) == 3, "none begins after 4 s"
-    assert not models.warm_up(None)
+    while models.warm_up():
+        pass
     assert len(widths) == 64
 
 
@@ -176,15 +205,14 @@ def test_a_budget_that_cannot_be_read_is_a_sentence(
 ) -> None:
     monkeypatch.setenv(BUDGET_VARIABLE, stated)
     with pytest.raises(DerbyError, match=BUDGET_VARIABLE):
-        LoadedModels().require_room([ONE], quiet)
+        LoadedModels().get(ONE, quiet)
 
 
 def test_the_budget_is_what_is_stated_or_a_share_of_what_there_is(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv(BUDGET_VARIABLE, " 12345 ")
-    assert model_budget() == LoadedModels().budget == 12345
-    assert LoadedModels(99).budget == 99
+    assert model_budget() == 12345
     monkeypatch.delenv(BUDGET_VARIABLE)
     limit = tmp_path / "memory.max"
     monkeypatch.setattr(loading, "CONTAINER_LIMIT", limit)

@@ -8,9 +8,11 @@ import pytest
 from lib import LOCAL
 from races import FAKE, board_after, events_of
 
+from backend.decoding.drafter import Decision, Drafter
 from backend.engines.fake import FakeEngine
 from backend.errors import DerbyError
 from backend.events import (
+    Decided,
     Event,
     Failed,
     Finished,
@@ -22,9 +24,11 @@ from backend.events import (
 from backend.racing.models import LoadedModels
 from backend.racing.race import MAX_COLUMNS, Race
 from backend.results.scoreboard import Scoreboard
+from backend.strategies import registry
 from backend.strategies.column import Column, default_column, parse_column
+from backend.strategies.declaration import Strategy
 from backend.strategies.registry import DEFAULT_COLUMNS
-from backend.types import ModelSpec, Request, Sampling
+from backend.types import ModelSpec, Outcome, Request, Sampling
 
 REQUEST = Request("Who is it?", max_new_tokens=60)
 COLUMNS = tuple(map(parse_column, DEFAULT_COLUMNS))
@@ -97,16 +101,12 @@ LENGTH = len(f"User: {LONG}\nAnswer: ")
 
 
 @pytest.mark.parametrize("own_limit", [0, LENGTH], ids=["the model's", "the request's"])
-def test_a_prompt_beyond_the_context_is_refused_once_with_a_remedy(own_limit: int) -> None:
+def test_a_prompt_beyond_the_context_is_refused_before_it_is_read(own_limit: int) -> None:
     request = Request(LONG, max_new_tokens=60, context=own_limit)
     engines = loaded(max_context=4096 if own_limit else LENGTH)
-    columns = tuple(map(default_column, ("kv", "lookahead", "stateless")))
-    events = events_of(Race(request, columns, FAKE), engines)
-    said = next(event.message for event in events if isinstance(event, Failed))
-    assert [e for e in events if not isinstance(e, Preparing)] == [
-        Failed(i, said) for i in range(3)
-    ]
-    assert "10 tokens" in said
+    _, board = raced(list(map(default_column, ("kv", "stateless"))), engines, request)
+    assert [score.state for score in board.scores] == ["failed"] * 2
+    assert all("about 10 tokens" in score.message for score in board.scores)
     assert engines.engines["fake"].forwards == 0
 
 
@@ -149,8 +149,8 @@ def test_no_row_lies_beyond_the_room_that_there_is(window: int, level: int, cont
     reached = 0
     opened = engine.open
 
-    def open_and_watch(layers):
-        session = opened(layers)
+    def open_and_watch(rows, layers):
+        session = opened(rows, layers)
         forward = session.forward
 
         def watched(tokens, parents, rows):
@@ -194,7 +194,6 @@ def test_an_unknown_draft_fails_its_own_column_only() -> None:
     _, board = raced(columns, engines)
     assert [score.state for score in board.scores] == ["done", "failed"]
     assert board.scores[1].message == "There is no nobody."
-    assert engines.asked == ["fake", "nobody"], "a download that fails is not tried again"
 
 
 def test_a_draft_with_another_vocabulary_is_refused_by_name() -> None:
@@ -218,6 +217,18 @@ def test_one_token_at_a_time_what_guesses_is_refused_and_the_others_go_on() -> N
         assert score.message.startswith(said) or score.state == "done"
 
 
+def test_where_a_pass_checks_a_chain_alone_the_others_guess_chains() -> None:
+    guessing = ("lookup:k=6,branches=4,ngram=1", "speculative:draft=near,k=4")
+    columns = [*COLUMNS, *map(parse_column, guessing)]
+    engine = FakeEngine(period=2, sharpness=4.0, guesses="chains")
+    _, board = raced(columns, Loaded({"fake": engine, "near": engine}), Request("Who?", 300))
+    for column, score in zip(board.columns, board.scores, strict=True):
+        assert score.state == ("failed" if column.name == "lookahead" else "done"), score.message
+        if column.lossless and score.state == "done":
+            assert score.tokens == board.scores[1].tokens[: len(score.tokens)]
+    assert min(score.accepted for score in board.scores[-2:]) > 0
+
+
 def test_a_draft_that_cannot_take_a_guess_back_is_refused() -> None:
     columns = [default_column("kv"), parse_column("speculative:draft=other")]
     engines = loaded()
@@ -236,17 +247,17 @@ def test_the_number_of_columns_is_limited() -> None:
             Race(REQUEST, (kv,) * count, FAKE)
 
 
-def test_models_are_loaded_before_any_clock_runs_and_said_so() -> None:
-    """A draft was loaded on its column's first turn, while the columns before it had begun."""
+def test_a_model_is_loaded_on_its_column_s_turn_while_no_clock_runs() -> None:
     engines = loaded()
     engines.engines["near"] = FakeEngine(salt=3)
-    columns = [default_column("kv"), parse_column("speculative:draft=near")]
+    columns = [default_column("kv"), parse_column("speculative:draft=near"), default_column("kv")]
     events, board = raced(columns, engines)
-    assert engines.asked == ["fake", "near"]
-    assert events[0] == Preparing("Loading fake...")
-    first = next(i for i, event in enumerate(events) if isinstance(event, Started | Step))
-    assert Preparing("Loading near...") in events[:first]
-    assert all(score.state == "done" for score in board.scores)
+    order = [e if isinstance(e, Preparing) else getattr(e, "column", -1) for e in events]
+    assert order.index(0) < order.index(Preparing("Loading near...")) < order.index(2)
+    for score in board.scores:
+        assert score.state == "done"
+        steps = [e for e in events if isinstance(e, Step) and e.column == board.scores.index(score)]
+        assert score.seconds == pytest.approx(sum(step.seconds["total"] for step in steps))
 
 
 @pytest.mark.parametrize("stop_after", [*range(24), 30])
@@ -321,3 +332,36 @@ def test_columns_may_run_alone_one_after_another_whichever_is_first() -> None:
 
 def answers(events: Sequence[Event]) -> list[list[int]]:
     return [score.tokens for score in board_after(COLUMNS[1:4], events).scores]
+
+
+class Undecided(Drafter):
+    """Decides something else in every third step, and sums up."""
+
+    steps = 0
+
+    def observe(self, outcome: Outcome) -> None:
+        self.steps += 1
+        if self.steps % 3 == 0:
+            self.decision = Decision({"step": self.steps})
+
+    def conclude(self) -> None:
+        self.decision = Decision({"k": self.steps}, 1.5, "why", ("this",))
+
+
+def test_a_decision_comes_once_and_right_after_the_step_that_made_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    strategy = Strategy("undecided", "x", "x", build=lambda _: Undecided())
+    known = dict(registry.strategies()) | {"undecided": strategy}
+    monkeypatch.setattr(registry, "_registered", lambda: (known, ()))
+    events, _ = raced([parse_column("undecided"), parse_column("kv")])
+    own = [event for event in events if getattr(event, "column", -1) == 0]
+    decided = [(i, event) for i, event in enumerate(own) if isinstance(event, Decided)]
+    *during, (last, final) = decided
+    for i, event in during:
+        assert event.settings == {"step": sum(isinstance(e, Step) for e in own[:i])}
+        assert isinstance(own[i - 1], Step)
+    assert len(during) == 60 // 3
+    assert final == Decided(0, {"k": 60}, 1.5, "why", ["this"])
+    assert last == len(own) - 2
+    assert not any(isinstance(event, Decided) and event.column == 1 for event in events)

@@ -247,38 +247,3 @@ def test_a_clock_that_runs_across_a_yield_is_refused() -> None:
     with pytest.raises(RuntimeError, match="clock ran"):
         list(interleave([honest.lane(), Lane(0, cheating(), clock)], never))
     assert honest.closed
-
-
-def test_a_lane_that_is_not_ready_has_its_turn_behind_the_first_tokens_of_the_others() -> None:
-    """Columns whose model was there waited for everybody's models to be loaded."""
-
-    def events(lane: Lane, steps: int) -> Iterator[Event]:
-        if not lane.ready:
-            lane.ready = True
-            yield Prefilled(lane.column, 0, 0, 0.0)
-        for _ in range(2):  # the prompt takes two turns
-            lane.clock.seconds += 1
-            yield Prefilled(lane.column, 0, 0, 1.0)
-        for _ in range(steps):
-            lane.clock.seconds += 1
-            yield step(lane.column, [1], 1.0)
-        yield Finished(lane.column, "token limit", [])
-
-    lanes = [Lane(i, iter(()), ready=i not in (0, 2)) for i in range(4)]
-    for lane in lanes:
-        lane.events = events(lane, 0 if lane.column == 3 else 5)
-    seen = list(interleave(lanes, never, turn=0))
-    columns = [event.column for event in seen]
-    first = min(columns.index(0), columns.index(2))
-    assert set(columns[:first]) == {1, 3}
-    assert [type(event) for event in seen[:first] if event.column == 1] == [
-        Prefilled,
-        Prefilled,
-        Step,
-    ]
-    assert isinstance(next(e for e in reversed(seen[:first]) if e.column == 3), Finished), (
-        "one without a token holds nobody up"
-    )
-    behind = [e.column for e in seen[first:] if isinstance(e, Step)]
-    assert behind.index(1) > max(behind.index(0), behind.index(2)), "they catch up"
-    assert sum(isinstance(event, Finished) for event in seen) == 4

@@ -11,17 +11,18 @@ import pytest
 from races import FAKE
 from safetensors.numpy import load_file, save_file
 
+from backend.engines.base import Session
 from backend.engines.fake import FakeEngine
 from backend.events import Event, Prepared
 from backend.racing.cache_file import _identity
-from backend.racing.commands import ForgetVisitor
+from backend.racing.hosts.host import ForgetVisitor
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
-from backend.racing.sessions import OVERHEAD, KeptSessions, Place
+from backend.racing.sessions import STEP, Place, Sessions
 from backend.results.score import Score
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import parse_column
-from backend.types import ModelSpec, Request
+from backend.types import Layers, ModelSpec, Request
 
 TEXT = "One fox saw two foxes, and one of the two foxes saw one. "
 SESSION = "kv:cache=session"
@@ -133,24 +134,46 @@ def test_a_model_that_leaves_memory_closes_its_sessions() -> None:
 
 def test_those_used_longest_ago_are_closed_for_room() -> None:
     engine = FakeEngine()
-    sessions = KeptSessions(2 * (OVERHEAD + 100 * engine.row_bytes))
+    sessions = Sessions(lambda *_: None, 120 * engine.row_bytes)
 
     def use(visitor: str, tokens: int = 50) -> int:
-        """How many tokens were held, of a text of so many."""
-        place = Place(visitor, 0, "target", engine)
-        with sessions.session(place, range(tokens + 1), kept=True) as session:
-            found = session.length
-            new = range(found, tokens)
+        """How many tokens were known, of a text of so many."""
+        place = Place(visitor, 0, "target", engine, keep=True)
+        with sessions.session(place, range(tokens + 1), tokens + 1) as session:
+            known = session.length
+            new = range(known, tokens)
             session.forward(new, tuple(range(-1, len(new) - 1)), ())
             session.keep(range(len(new)))
-        return found
+        return known
 
     assert [use("ann"), use("bob"), use("ann", 60)] == [0, 0, 50]
     assert use("eve") == 0, "there is room for two"
     assert (engine.open_sessions, use("ann", 70)) == (2, 60)
     assert use("bob") == 0
-    assert use("ann", 1000) == 70
+    assert use("ann", 110) == 70
     assert (engine.open_sessions, len(sessions)) == (1, 1), "no room for another one beside it"
+
+
+def test_a_session_that_is_too_small_for_the_next_text_is_copied_into_a_larger_one() -> None:
+    engine, opened = FakeEngine(), list[int]()
+    plain = engine.open
+
+    def note(rows: int = 0, layers: Layers = ()) -> Session:
+        opened.append(rows)
+        return plain(rows, layers)
+
+    engine.open = note
+    sessions = Sessions(lambda *_: None)
+    for tokens, known in ((10, 0), (STEP - 1, 10), (STEP + 1, STEP - 1), (STEP + 1, STEP)):
+        with sessions.session(
+            Place("ann", 0, "target", engine, keep=True), range(tokens), tokens
+        ) as session:
+            assert session.length == min(known, tokens - 1)
+            new = range(session.length, tokens)
+            session.forward(new, tuple(range(-1, len(new) - 1)), ())
+            session.keep(range(len(new)))
+    assert opened == [STEP, 2 * STEP]
+    assert engine.open_sessions == 1
 
 
 def test_a_column_that_fails_keeps_no_session(monkeypatch: pytest.MonkeyPatch) -> None:

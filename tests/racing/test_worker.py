@@ -55,35 +55,38 @@ def after(looks: int) -> Callable[[], bool]:
 
 
 def test_a_race_that_comes_early_hears_what_is_being_prepared_and_can_be_stopped(
-    monkeypatch: pytest.MonkeyPatch, host: ProcessHost
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The page opens before the model is converted: it said "Getting ready..." meanwhile."""
-    until(lambda: host.pid)
     with monkeypatch.context() as patch:
         patch.setattr(process, "work", preparing)
         early = ProcessHost()
-        until(lambda: early.pid)
-    heard = threading.Event()
+    heard, first = threading.Event(), early.pid
     try:
         for event in early.stream(Deed(), heard.is_set):
             if event == Preparing("Converting the model..."):
                 heard.set()
-        assert early.preparing == "Converting the model..."
-        assert alive(early.pid), "nobody's models have to be loaded anew for a stop"
+        assert heard.is_set()
+        assert alive(first), "nobody's models have to be loaded anew for a stop"
+        assert early.pid == first
     finally:
         early.close()
-    assert not alive(early.pid)
-    until(lambda: not host.preparing)
+    assert not alive(first)
 
 
 def test_a_ctrl_c_does_not_reach_a_worker_that_starts(host: ProcessHost) -> None:
     """A terminal sends it to every process; a worker ignored it only once it had imported all."""
-    until(lambda: host.pid)
-    first = host.pid
-    while host.preparing:
-        os.kill(first, signal.SIGINT)
-    os.kill(first, signal.SIGINT)
+    first, done = host.pid, threading.Event()
+
+    def interrupt() -> None:
+        while not done.wait(0.005):
+            os.kill(first, signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
     assert run(host, Deed()) == DONE
+    done.set()
+    thread.join()
     assert host.pid == first
 
 
@@ -97,10 +100,7 @@ def test_a_closed_host_says_that_it_is(host: ProcessHost) -> None:
 
 def test_threads_may_begin_races_and_end(host: ProcessHost) -> None:
     """The kernel ends a worker with the thread that started it, which must not be a race's."""
-    assert run(host, Deed()) == DONE
-    idle = host.pid
-    os.kill(idle, signal.SIGKILL)
-    until(lambda: host.pid not in (0, idle))
+    os.kill(host.pid, signal.SIGKILL)
     for _ in range(3):
         thread = threading.Thread(target=run, args=(host, Deed()))
         thread.start()
@@ -128,14 +128,13 @@ def test_a_worker_that_cannot_start_is_started_again_by_a_race_alone(
         host = ProcessHost()
         try:
             for _ in range(2):
-                until(lambda: host._worker.death)
-                dead = host.pid
+                assert "fails to start (SIGABRT)" in sentence(run(host, Deed()))
+                last = host.pid
+                until(lambda pid=last: not alive(pid))
                 threading.Event().wait(0.2)
-                assert host.pid == dead
-                said = sentence(run(host, Deed()))
-                assert "fails to start (SIGABRT)" in said
-                assert host.pid != dead
+                assert host.pid == last
             patch.undo()
+            run(host, Deed())
             assert run(host, Deed()) == DONE, "whatever it was has passed"
         finally:
             host.close()
@@ -156,8 +155,8 @@ def test_a_stop_while_a_folder_is_prepared_leaves_nothing_half_made(
 ) -> None:
     """Native code that loads or converts a model knows nothing of Stop: the worker is replaced."""
     half = tmp_path / "folder.partial" / "half"
-    assert run(host, Prepare(str(tmp_path), stuck=True), half.exists) == STOPPED
     first = host.pid
+    assert run(host, Prepare(str(tmp_path), stuck=True), half.exists) == STOPPED
     assert run(host, Prepare(str(tmp_path))) == DONE
     assert host.pid != first
     assert (tmp_path / "folder" / "other half").read_text() == "two"

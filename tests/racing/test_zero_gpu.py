@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from backend.events import Failed, Finished, Step
-from backend.racing.commands import ForgetVisitor
+from backend.racing.hosts.host import ForgetVisitor
 from backend.racing.hosts.inline import InlineHost
 from backend.racing.hosts.zero_gpu import ZeroGpuHost
 from backend.racing.race import Race

@@ -1,7 +1,7 @@
 """Runs races in a worker process, so that a crash in native code takes down a race only.
 
 The app's process never loads a model. A worker that dies fails its running columns with a sentence,
-one that does not stop in time is killed, and a new one loads the usual model before anyone asks.
+one that does not stop in time is killed, and a new one gets ready for the next race.
 """
 
 import contextlib
@@ -11,26 +11,24 @@ import multiprocessing
 import signal
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
-from math import inf
+from collections.abc import Generator, Iterator, Mapping
+from functools import partial
 from multiprocessing.connection import Connection
-from queue import Empty, SimpleQueue
 from types import MappingProxyType
 from typing import Any
 
-from backend.errors import DerbyError, explain
+from backend.errors import DerbyError
 from backend.events import Event, Preparing, from_json, to_json
-from backend.grammar.grammars import GrammarCompiler, Grammars
+from backend.grammar.grammars import Grammars
 from backend.limits import PRIVATE, Limits
 from backend.models.files import give_titles
-from backend.processes import die_with_parent, spawn
-from backend.racing.commands import Command, all_stopped, ending, run_to_end
-from backend.racing.hosts.host import POLL, held
-from backend.racing.loading import Loading, Say
+from backend.processes import die_with_parent, from_lasting_thread, spawn
+from backend.racing.hosts.host import POLL, Command, Stopped, one_at_a_time, run_to_end, with_ends
 from backend.racing.models import LoadedModels
+from backend.racing.race import Race
 from backend.strategies.column import parse_column
 from backend.strategies.registry import DEFAULT_COLUMNS
-from backend.types import ModelSpec
+from backend.types import ModelSpec, Request
 
 log = logging.getLogger(__name__)
 
@@ -45,9 +43,6 @@ STOP_GRACE = 0.7
 
 #: Seconds that one call of the grammar engine may take; most take less than a thousandth of one.
 GRAMMAR_DEADLINE = 10.0
-
-#: What a worker prepares that has not said anything yet.
-STARTING = "Starting the process that runs races..."
 
 
 def cause_of_death(exitcode: int | None) -> str:
@@ -66,76 +61,9 @@ def cause_of_death(exitcode: int | None) -> str:
     return f"signal {-exitcode}"
 
 
-class Worker:
-    """A process, and what it says: events as JSON and ENDED in `messages`, None once it is dead.
-
-    `preparing` is what it does before it is `ready`; `death` what it died of, "" while it lives.
-    """
-
-    def __init__(
-        self, warm: tuple[ModelSpec, ...], limits: Limits, titles: Mapping[str, str]
-    ) -> None:
-        self.messages: SimpleQueue[Any] = SimpleQueue()
-        self.ready = threading.Event()
-        self.preparing, self.death = STARTING, ""
-        context = multiprocessing.get_context("spawn")
-        self._connection, self._theirs = context.Pipe()
-        arguments = (self._theirs, warm, limits, titles)
-        self.process = context.Process(target=work, args=arguments, name="worker", daemon=True)
-
-    def live(self, closed: threading.Event) -> None:
-        """Start the process and read what it says until it is dead."""
-        try:
-            spawn(self.process)
-            self._theirs.close()
-            if closed.is_set():  # while it was started
-                self.kill()
-            with contextlib.suppress(EOFError, OSError):
-                while True:
-                    self._take(json.loads(self._connection.recv_bytes()))
-            self.process.join()
-            self.death = cause_of_death(self.process.exitcode)
-        except Exception as error:  # no memory for a process, or what it said is no message
-            log.exception("a worker process failed")
-            self._theirs.close()
-            self.kill()
-            self.death = f"{type(error).__name__}: {error}"
-        self._connection.close()
-        self.messages.put(None)
-
-    def _take(self, message: Any) -> None:
-        if message == READY:
-            self.preparing = ""
-            self.ready.set()
-        elif self.ready.is_set():
-            self.messages.put(message)
-        elif isinstance(event := from_json(message), Preparing):
-            self.preparing = event.text
-
-    def send(self, message: Command | str) -> None:
-        with contextlib.suppress(OSError):  # it is dead, as its reader finds
-            self._connection.send(message)
-
-    def settle(self) -> None:
-        """Stop its command and wait for the end of it; kill it if that takes too long."""
-        self.send(STOP)
-        deadline = time.monotonic() + STOP_GRACE
-        while True:
-            with contextlib.suppress(Empty):
-                if self.messages.get(timeout=POLL) in (ENDED, None):
-                    return
-            if time.monotonic() > deadline:
-                self.kill()
-
-    def kill(self) -> None:
-        """End it, whatever it does."""
-        if self.process.pid:
-            self.process.kill()
-
-
 class ProcessHost:
-    """`warm` are loaded whenever a worker starts, in that order. `limits` say what it may fetch,
-    and `titles` what its models' names stand for, here and there; see `give_titles`.
+    """The `warm` models are loaded whenever a worker starts, in that order. `limits` say what it
+    may fetch, and `titles` what its models' names stand for, here and there; see `give_titles`.
     """
 
     def __init__(
@@ -145,105 +73,102 @@ class ProcessHost:
         titles: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         give_titles(titles)  # whoever reads a form asks how large a model is
-        self._one_at_a_time = threading.Lock()
-        self._closed = threading.Event()
-        self._wanted = threading.Event()  # a worker, by a race
-        self._new = lambda: Worker(warm, limits, dict(titles))
-        self._worker = self._new()
-        # The kernel ends a worker with the thread that started it: this one lasts.
-        self._reader = threading.Thread(target=self._read, name="worker's reader", daemon=True)
-        self._reader.start()
+        self._arguments = (warm, limits, dict(titles))
+        self._lock = threading.Lock()  # whoever has it reads what the worker says
+        self._closed = False
+        self._start()
 
     @property
     def pid(self) -> int:
-        """Process id of the current worker, which may be dead; 0: it was not started yet."""
-        return self._worker.process.pid or 0
+        """Process id of the current worker, which may be dead."""
+        return self._process.pid or 0
 
-    @property
-    def preparing(self) -> str:
-        return self._worker.preparing
+    def _start(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._connection, theirs = context.Pipe()
+        arguments = (theirs, *self._arguments)
+        self._process = context.Process(target=work, args=arguments, name="worker", daemon=True)
+        self._ready = self._running = False
+        with theirs:
+            from_lasting_thread(partial(spawn, self._process))
 
-    def _read(self) -> None:
-        """Have one worker after another, until the host is closed."""
-        while True:
-            self._worker.live(self._closed)
-            if not self._closed.is_set():
-                log.warning("the worker process died (%s)", self._worker.death)
-                if not self._worker.ready.is_set():  # the next may die so, too: a race tries it
-                    self._wanted.clear()
-                    self._wanted.wait()
-            if self._closed.is_set():
-                return
-            self._worker = self._new()
+    def _replace(self) -> str:
+        """End the worker and start another; what the old one died of."""
+        self._process.kill()
+        self._process.join()
+        cause = cause_of_death(self._process.exitcode)
+        self._connection.close()
+        if not self._closed:
+            self._start()
+        return cause
 
-    def stream(self, command: Command, stopped: Callable[[], bool]) -> Iterator[Event]:
-        with held(self._one_at_a_time, stopped) as mine:
-            if mine:
-                yield from ending(range(command.width), self._carried_out(command, stopped))
-            else:
-                yield from all_stopped(command)
+    def stream(self, command: Command, stopped: Stopped) -> Iterator[Event]:
+        with one_at_a_time(self._lock, stopped) as acquired:
+            yield from with_ends(command, self._events(command, stopped) if acquired else None)
 
-    def _carried_out(
-        self, command: Command, stopped: Callable[[], bool]
-    ) -> Generator[Event, None, None]:
+    def _events(self, command: Command, stopped: Stopped) -> Generator[Event]:
         """The events of a command; ends early if it is stopped. Raises DerbyError if the worker
-        dies, or cannot be started.
+        dies.
         """
-        worker = yield from self._ready(stopped)
-        if worker is None:
-            return
-        message, deadline = None, inf
-        worker.send(command)
+        if not self._process.is_alive():
+            self._replace()
+        while not self._ready:  # a stop costs nobody the models that are being loaded
+            if stopped():
+                return
+            if event := self._receive():
+                yield event
+        self._send(command)
+        self._running, rest = True, list[Event]()
         try:
-            while True:
-                if deadline == inf and stopped():
-                    worker.send(STOP)
-                    deadline = time.monotonic() + STOP_GRACE
-                if time.monotonic() > deadline:
-                    worker.kill()
-                    deadline = time.monotonic() + 2**20  # its death is near
-                try:
-                    message = worker.messages.get(timeout=POLL)
-                except Empty:
-                    continue
-                if message == ENDED or (message is None and deadline < inf):
-                    return
-                if message is None:
-                    raise self._died(worker, "died", "a new one is starting, so run the race again")
-                yield from_json(message)
-        finally:
-            if message != ENDED and not worker.death:
-                worker.settle()
+            while self._running and not stopped():
+                if event := self._receive():
+                    yield event
+        finally:  # also where nobody listens any more
+            if self._running:
+                rest = self._settle()
+        yield from rest
 
-    def _ready(self, stopped: Callable[[], bool]) -> Generator[Event, None, Worker | None]:
-        """A worker that takes commands, and until then what it prepares; None if `stopped()` comes
-        first. Raises DerbyError if it dies before.
+    def _settle(self) -> list[Event]:
+        """Stop the command: the events up to its end. A worker that takes too long is replaced."""
+        events, latest = list[Event](), time.monotonic() + STOP_GRACE
+        self._send(STOP)
+        with contextlib.suppress(DerbyError):
+            while self._running and time.monotonic() < latest:
+                if event := self._receive():
+                    events.append(event)
+        if self._running:
+            self._replace()
+        return events
+
+    def _send(self, message: Command | str) -> None:
+        with contextlib.suppress(OSError):  # it is dead, as `_receive` finds
+            self._connection.send(message)
+
+    def _receive(self) -> Event | None:
+        """The worker's next event, if one comes soon. Raises DerbyError if it died: another one is
+        started.
         """
-        worker, sentence = self._worker, ""
-        while worker.death and not self._closed.is_set() and not stopped():
-            self._wanted.set()
-            time.sleep(POLL)
-            worker = self._worker
-        while not stopped():
-            if worker.death or self._closed.is_set():
-                raise self._died(worker, "fails to start", "see the app's log, or try again later")
-            if worker.ready.wait(POLL):
-                return worker
-            if worker.preparing != sentence:
-                sentence = worker.preparing
-                yield Preparing(sentence)
-        return None
-
-    def _died(self, worker: Worker, how: str, remedy: str) -> DerbyError:
-        if self._closed.is_set():
-            return DerbyError("The app is ending: start it again to run races.", cause="worker")
-        return DerbyError(f"The worker process {how} ({worker.death}); {remedy}.", cause="worker")
+        try:
+            message = None
+            if self._connection.poll(POLL):
+                message = json.loads(self._connection.recv_bytes())
+            self._ready |= message == READY
+            self._running &= message != ENDED
+            return None if message in (None, READY, ENDED) else from_json(message)
+        except (EOFError, OSError, ValueError) as error:
+            how, remedy = "fails to start", "see the app's log, or try again later"
+            if self._ready:
+                how, remedy = "died", "a new one is starting, so run the race again"
+            sentence = f"The worker process {how} ({self._replace()}); {remedy}."
+            log.warning(sentence)
+            if self._closed:
+                sentence = "The app is ending: start it again to run races."
+            raise DerbyError(sentence, cause="worker") from error
 
     def close(self) -> None:
-        self._closed.set()
-        self._wanted.set()
-        self._worker.kill()
-        self._reader.join()
+        self._closed = True
+        self._process.kill()
+        self._process.join()
 
 
 def work(
@@ -260,19 +185,18 @@ def work(
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with_parent()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # it tells of every request
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every request
     give_titles(titles)
     models = LoadedModels(idle_warm_up=True, grammars=Grammars(GRAMMAR_DEADLINE), limits=limits)
 
-    def prepare(text: str) -> None:
-        log.info(text)
-        say(connection, to_json(Preparing(text)))
+    def prepare(event: Event) -> None:
+        if isinstance(event, Preparing):
+            log.info(event.text)
+            say(connection, to_json(event))
 
-    for spec in warm:
-        try:
-            _prepare_usual(models, spec, prepare)
-        except Exception as error:
-            log.warning("%s", explain(error))  # races say so too, after another try
+    for spec in warm:  # a short race loads what the first one usually asks for
+        race = Race(Request("Hello", 2), tuple(map(parse_column, DEFAULT_COLUMNS)), spec)
+        run_to_end(race, models, prepare, lambda: False)
     say(connection, READY)
     while True:
         while not connection.poll() and models.warm_up():
@@ -286,17 +210,8 @@ def work(
             say(connection, ENDED)
 
 
-def _prepare_usual(models: LoadedModels, spec: ModelSpec, say: Say) -> None:
-    """Make ready what the first race usually asks for."""
-    loading = Loading(models, say)
-    columns = [parse_column(name) for name in DEFAULT_COLUMNS]
-    loading.prepare(columns, spec)
-    grammars = GrammarCompiler(models.grammars, loading.engine(spec).tokenizer)
-    grammars.prepare(*(column.grammar for column in columns if column.grammar))
-
-
 def say(connection: Connection, message: Any) -> None:
-    """Tell the app an event as JSON, or READY or ENDED."""
+    """Send the app an event as JSON, or READY or ENDED."""
     connection.send_bytes(json.dumps(message).encode())
 
 

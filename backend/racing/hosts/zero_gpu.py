@@ -14,8 +14,7 @@ from typing import Any
 from backend.errors import DerbyError, explain
 from backend.events import Event, Preparing, from_json, to_json
 from backend.limits import PRIVATE, Limits
-from backend.racing.commands import Command, ForgetVisitor, all_stopped, ending
-from backend.racing.hosts.host import held
+from backend.racing.hosts.host import Command, ForgetVisitor, Stopped, one_at_a_time, with_ends
 from backend.racing.hosts.inline import InlineHost
 
 #: GPU seconds that a call declares: what Spaces suppose of a call that declares none.
@@ -24,10 +23,8 @@ SECONDS = 60
 
 class ZeroGpuHost:
     """`lend` is `spaces.GPU`. Thread-safe. Make it before the page serves: Spaces look then for
-    what needs a GPU.
+    what needs a GPU. A race that waits for one hears of Stop with its first event.
     """
-
-    preparing = ""
 
     def __init__(
         self,
@@ -37,23 +34,17 @@ class ZeroGpuHost:
     ) -> None:
         self._forked = InlineHost(limits, titles)  # used in forks alone
         self._call = lend(duration=SECONDS)(self._in_fork)
-        self._one_at_a_time = threading.Lock()
+        self._lock = threading.Lock()
 
-    def stream(self, command: Command, stopped: Callable[[], bool]) -> Iterator[Event]:
-        """As every host's, but a race that waits for a GPU hears of Stop with its first event."""
-        with held(self._one_at_a_time, stopped) as mine:
-            if not mine:
-                yield from all_stopped(command)
-                return
-            if isinstance(command, ForgetVisitor):
-                return  # what a fork keeps goes with it, and is not worth a GPU
-            yield Preparing("Waiting for a GPU of ZeroGPU...")
-            yield from ending(range(command.width), self._events(command, stopped))
+    def stream(self, command: Command, stopped: Stopped) -> Iterator[Event]:
+        if isinstance(command, ForgetVisitor):
+            return  # what a fork keeps goes with it, and is not worth a GPU
+        with one_at_a_time(self._lock, stopped) as acquired:
+            yield from with_ends(command, self._events(command, stopped) if acquired else None)
 
-    def _events(
-        self, command: Command, stopped: Callable[[], bool]
-    ) -> Generator[Event, None, None]:
+    def _events(self, command: Command, stopped: Stopped) -> Generator[Event]:
         """Raises DerbyError if no GPU is lent, or it is taken away."""
+        yield Preparing("Waiting for a GPU of ZeroGPU...")
         with TemporaryDirectory(prefix="decode-derby-") as folder:
             wanted = Path(folder) / "wanted"  # goes with the folder, too, if nobody listens
             wanted.touch()
