@@ -16,7 +16,7 @@ from backend.decoding.sampling import DraftSampler, Sampler
 from backend.decoding.verification import KEYED, Verifier
 from backend.drafters.draft_length import AdaptiveDraftLength, DraftLength
 from backend.drafters.hybrid import Hybrid
-from backend.drafters.lookahead import Lookahead
+from backend.drafters.lookahead import Lookahead, Sizes
 from backend.drafters.network_drafter import NetworkDrafter
 from backend.drafters.prompt_lookup import PromptLookup
 from backend.engines.base import Session
@@ -140,7 +140,7 @@ def run(
 
 
 #: Passes that cost what they do on a few cores.
-STEEP = PassCosts((1, 2, 8, 16), (1e-3, 1.1e-3, 1.4e-3, 2e-3), 1e-4)
+STEEP = PassCosts((1, 2, 8, 16), (1e-3, 1.1e-3, 1.4e-3, 2e-3))
 
 
 def drafting(
@@ -183,7 +183,7 @@ def drafters(engine: FakeEngine, sampling: Sampling) -> dict[str, Callable[[], D
     for shape in ((2, 2, 1), (5, 3, 5), (7, 4, 7), (3, 8, 2), (15, 5, 15)):
         for seeded in (False, True):
             made[f"lookahead {shape}, seeded={seeded}"] = partial(
-                Lookahead, *shape, seeded=seeded, seed=1
+                Lookahead, Sizes(*shape), seeded=seeded, seed=1
             )
     return made
 

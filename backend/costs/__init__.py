@@ -1,3 +1,1 @@
-"""What forward passes cost: T(k) as a value times one running scale (`pass_costs`), measured
-(`measure`) and stored (`store`).
-"""
+"""What forward passes cost: T(k) and one running scale (`pass_costs`), measured and stored."""

@@ -1,20 +1,33 @@
-"""Measures what forward passes cost, once for each model, engine, precision, device and machine."""
+"""Measures what forward passes cost, once for each model, engine, precision, device and machine,
+and stores it.
+"""
 
+import json
 import logging
+import os
+import platform
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from statistics import median
+from dataclasses import asdict
+from hashlib import sha256
+from pathlib import Path
 from time import perf_counter
 
 import numpy as np
 
 from backend.costs.pass_costs import CONTEXT, Costs, PassCosts, RunningCosts, stated_costs
-from backend.costs.store import stored_costs, write_costs
-from backend.engines.base import Engine, Session
+from backend.engines.base import Engine
 from backend.engines.registry import engine_named
+from backend.engines.session import Session
+from backend.errors import DerbyError
+from backend.models.prepared import cache_dir
 from backend.types import PREFILL_CHUNK, chain_parents
+from backend.untrusted import read_as
 
 log = logging.getLogger(__name__)
+
+#: Raise it whenever the measurement changes.
+RECIPE = "costs v6"
 
 #: The widths at which T(k) is measured: where CPUs and GPUs bend, and as far as lookahead goes.
 WIDTHS = (1, 2, 4, 8, 16, 32)
@@ -23,14 +36,9 @@ WIDTHS = (1, 2, 4, 8, 16, 32)
 #: than the other tell the growth less well than no growth does.
 LONG_CONTEXT, SMALLEST_DIFFERENCE = 512, 64
 
-#: How often each width is measured at either context, and seconds after which, at one context, no
-#: round is begun but the second; of a large model, none.
-ROUNDS, SECONDS = 5, 5.0
-
-#: Seconds that a pass over PREFILL_CHUNK rows takes in a model that is too large for two contexts:
-#: it is measured behind no tokens. The built-in model's takes 0.1 to 0.2, that of one eight times
-#: its size 0.8.
-LARGE = 0.5
+#: How often each width is measured at either context, and seconds after which no other round is
+#: begun: of a model so large that one takes longer, the growth with the context is not measured.
+ROUNDS, SECONDS = 5, 3.0
 
 #: What passes take where nothing was measured: seconds that the first pass will correct, and for
 #: each further row a twentieth of a one-token pass, which lies between what CPUs and GPUs show.
@@ -46,7 +54,11 @@ def known_costs(engine: Engine) -> Costs:
     pass_seconds = engine_named(engine.spec.engine).pass_seconds
     if pass_seconds is not None:
         return stated_costs(pass_seconds(engine.spec))
-    return RunningCosts(stored_costs(engine) or ASSUMED)
+    try:
+        stored = json.loads(_path(engine).read_text(encoding="utf-8"))
+        return RunningCosts(read_as(PassCosts, stored))
+    except (OSError, ValueError, DerbyError):  # none, or not as they were written
+        return RunningCosts(ASSUMED)
 
 
 def costs_of(engine: Engine, say: Say, *, remeasure: bool = False) -> Costs:
@@ -64,29 +76,38 @@ def costs_of(engine: Engine, say: Say, *, remeasure: bool = False) -> Costs:
         reason = str(error).strip().partition("\n")[0].rstrip(".")
         say(f"Measuring {engine.spec} failed ({reason}).")
         return known
-    write_costs(engine, measured)
+    path = _path(engine)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(".partial")
+        partial.write_text(json.dumps(asdict(measured)), encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:  # measured again next time
+        log.warning("costs not stored: %s", error)
     return RunningCosts(measured)
+
+
+def _path(engine: Engine) -> Path:
+    machine = f"{platform.node()} {platform.machine()} {platform.processor()} {os.cpu_count()}"
+    key = f"{RECIPE} {engine.fingerprint} {engine.spec} {machine}"
+    return cache_dir() / "costs" / f"{sha256(key.encode()).hexdigest()[:24]}.json"
 
 
 def measure(engine: Engine) -> PassCosts:
     """Time passes of each width behind few and behind many tokens, a few seconds on a CPU. A model
-    with fewer positions is measured at fewer widths, a large one behind no tokens.
+    with fewer positions is measured at fewer widths.
     """
-    longest = engine.max_context
-    widths = [k for k in WIDTHS if k == 1 or 2 * k <= longest]
-    with closing(engine.open()) as session:
-        chunk = min(PREFILL_CHUNK, longest)
-        large = min(_timed(engine, session, chunk) for _ in range(2)) > LARGE
-    room = 0 if large else longest - widths[-1]
+    widths = [k for k in WIDTHS if k == 1 or 2 * k <= engine.max_context]
+    room, began = engine.max_context - widths[-1], perf_counter()
     near, far = min(CONTEXT, room), min(LONG_CONTEXT, room)
-    seconds, change = _measured(engine, widths, near, 1 if large else 2)
+    seconds = _measured(engine, widths, near)
     each = row = 0.0
-    if far - near >= SMALLEST_DIFFERENCE:
+    if far - near >= SMALLEST_DIFFERENCE and perf_counter() - began < 2 * SECONDS:
         # A line through what the far context costs more than the near one: of a single width it
         # would be mostly noise, which is taken to be proportional to the time.
-        more = np.subtract(_measured(engine, widths, far, 2)[0], seconds) / (far - near)
+        more = np.subtract(_measured(engine, widths, far), seconds) / (far - near)
         row, each = np.polyfit(widths, more, 1, w=1 / np.asarray(seconds))
-    return PassCosts(tuple(widths), seconds, change, (max(0.0, float(each)), max(0.0, float(row))))
+    return PassCosts(tuple(widths), seconds, (max(0.0, float(each)), max(0.0, float(row))))
 
 
 def one_row_seconds(engine: Engine) -> float:
@@ -95,18 +116,14 @@ def one_row_seconds(engine: Engine) -> float:
         return _quartile([_timed(engine, session, 1) for _ in range(ROUNDS)])
 
 
-def _measured(
-    engine: Engine, widths: Sequence[int], context: int, least: int
-) -> tuple[tuple[float, ...], float]:
-    """Seconds by width behind so many tokens, and what a change of width costs: of each width, two
-    passes in a row, of which the first tells that. `least`: rounds, however long they take. Each
-    has a session of its own, because rows that were forgotten may lie in its cache and be read.
+def _measured(engine: Engine, widths: Sequence[int], context: int) -> tuple[float, ...]:
+    """Seconds by width behind so many tokens. Each round has a session of its own, because rows
+    that were forgotten may lie in its cache and be read.
     """
-    first: list[list[float]] = [[] for _ in widths]
-    steady: list[list[float]] = [[] for _ in widths]
+    times: list[list[float]] = [[] for _ in widths]
     began = perf_counter()
     for done in range(ROUNDS):
-        if done >= least and perf_counter() - began > SECONDS:
+        if done and perf_counter() - began > SECONDS:
             break
         with closing(engine.open()) as session:
             while session.length < context:
@@ -114,14 +131,10 @@ def _measured(
                 session.forward([7] * rows, chain_parents(rows), ())
                 session.keep(range(rows))
             for index, k in enumerate(widths):
-                first[index].append(_timed(engine, session, k))
-                steady[index].append(_timed(engine, session, k))
-    quickest = [_quartile(times) for times in steady]
+                times[index].append(_timed(engine, session, k))
+    quickest = [_quartile(each) for each in times]
     # A wider pass is never cheaper: where it seems so, the clock was disturbed.
-    seconds = tuple(max(quickest[: i + 1]) for i in range(len(quickest)))
-    changes = [_quartile(times) for times in first[1:]]
-    change = median(map(float.__sub__, changes, quickest[1:])) if changes else 0.0
-    return seconds, max(0.0, change)
+    return tuple(max(quickest[: i + 1]) for i in range(len(quickest)))
 
 
 def _quartile(times: Sequence[float]) -> float:

@@ -7,7 +7,6 @@ one-token passes, so it pays only while it commits more tokens than that.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import exp, log
-from typing import Protocol
 
 #: Tokens before the measured rows: what T(k) is quoted at.
 CONTEXT = 128
@@ -19,16 +18,13 @@ MEMORY, SURPRISE = 40, log(1.5)
 
 @dataclass(frozen=True, slots=True)
 class PassCosts:
-    """Seconds of a forward pass over each of `widths` rows, ascending, the first 1.
-
-    Behind CONTEXT tokens. `context_slope`: seconds that each token more adds to any
-    pass, and to it for each of its rows. `width_change` is what a pass costs on top when the one
-    before it had another number of rows. `assumed`: nothing of it was measured.
+    """Seconds of a forward pass over each of `widths` rows, ascending, the first 1, behind CONTEXT
+    tokens. `context_slope`: seconds that each token more adds to any pass, and to it for each of
+    its rows. `assumed`: nothing of it was measured.
     """
 
     widths: tuple[int, ...]
     seconds: tuple[float, ...]
-    width_change: float = 0.0
     context_slope: tuple[float, float] = (0.0, 0.0)
     assumed: bool = False
 
@@ -45,25 +41,10 @@ class PassCosts:
             near = self.seconds[i] + (self.seconds[i + 1] - self.seconds[i]) * share
         return max(near / 2, near + (context - CONTEXT) * (each + row * rows))
 
-    def scaled(self, ratio: float) -> "PassCosts":
-        """The same with each pass `ratio` times as long."""
-        each, row = self.context_slope
-        seconds = tuple(ratio * time for time in self.seconds)
-        slope = (ratio * each, ratio * row)
-        return PassCosts(self.widths, seconds, ratio * self.width_change, slope, self.assumed)
-
     @property
     def known(self) -> bool:
         """False of UNKNOWN_COSTS, and of what is but assumed."""
         return len(self.widths) > 1 and not self.assumed
-
-    @property
-    def now(self) -> "PassCosts":
-        """The same costs: these never change."""
-        return self
-
-    def observe(self, rows: int, context: int, seconds: float) -> None:
-        """Learn nothing."""
 
     @property
     def one_row(self) -> float:
@@ -74,23 +55,18 @@ class PassCosts:
         """T(rows) / T(1): how many times as long as a one-token pass such a pass takes."""
         return self(rows) / self.one_row
 
-
-class Costs(Protocol):
-    """What passes cost, as a drafter asks before each round: it may have changed since."""
-
     @property
-    def now(self) -> PassCosts:
-        """What they cost at the moment."""
-        ...
+    def now(self) -> "PassCosts":
+        """The same costs: these never change."""
+        return self
 
     def observe(self, rows: int, context: int, seconds: float) -> None:
-        """Learn what the latest pass took, over so many rows behind so many tokens."""
-        ...
+        """Learn nothing."""
 
 
 class RunningCosts:
     """A curve times one scale: how fast the machine is at the moment. Mutable; one for each loaded
-    engine, which all columns on it tell of their passes.
+    engine, which all columns on it tell of their passes. `now`: what passes cost at the moment.
     """
 
     def __init__(self, curve: PassCosts) -> None:
@@ -107,8 +83,12 @@ class RunningCosts:
         if self._seen > 1:
             surprise = max(-SURPRISE, min(surprise, SURPRISE))
         self._scale += surprise / self._seen
-        self.now = self.curve.scaled(exp(self._scale))
+        curve, ratio = self.curve, exp(self._scale)
+        (each, row), times = curve.context_slope, tuple(ratio * time for time in curve.seconds)
+        self.now = PassCosts(curve.widths, times, (ratio * each, ratio * row), curve.assumed)
 
+
+Costs = PassCosts | RunningCosts
 
 #: The costs of an engine that states none: every pass costs the same.
 UNKNOWN_COSTS = PassCosts((1,), (1e-3,))

@@ -21,7 +21,7 @@ MEMORY = 30
 PRIOR_WEIGHT, REMEMBERED = 8.0, 64.0
 
 #: Rounds in which a draft is not asked, over which its estimate goes back to the prior.
-FORGOTTEN = 128.0
+FORGOTTEN = 256.0
 
 Path = tuple[int, ...]
 
@@ -42,21 +42,15 @@ class Acceptance:
     """How often guesses of each kind were right lately: running means that begin with `prior`."""
 
     def __init__(self, prior: Sequence[float], remembered: float = REMEMBERED) -> None:
-        self._prior = tuple(prior)
-        self._remembered = remembered
-        self._right = [PRIOR_WEIGHT * chance for chance in prior]
-        self._tried = [PRIOR_WEIGHT] * len(prior)
+        self._prior, self._mean, self._remembered = tuple(prior), [*prior], remembered
+        self._weight = [PRIOR_WEIGHT] * len(prior)
 
     def __getitem__(self, kind: int) -> float:
-        return self._right[kind] / self._tried[kind]
-
-    def __len__(self) -> int:
-        return len(self._prior)
+        return self._mean[kind]
 
     def learn(self, kind: int, *, right: bool) -> None:
-        fade = min(1.0, (self._remembered - 1) / self._tried[kind])
-        self._tried[kind] = fade * self._tried[kind] + 1
-        self._right[kind] = fade * self._right[kind] + right
+        self._weight[kind] = min(self._weight[kind] + 1, self._remembered)
+        self._mean[kind] += (right - self._mean[kind]) / self._weight[kind]
 
     def learn_all(self, guesses: Iterable[Guess], decided: Path) -> None:
         """See which of the guesses were right, verified by a pass or not; of those behind a wrong
@@ -69,10 +63,7 @@ class Acceptance:
 
     def forget(self, kind: int) -> None:
         """Go back towards the prior, because nothing was tried: texts may have become easier."""
-        fade = 1 - 1 / FORGOTTEN
-        self._tried[kind] = PRIOR_WEIGHT + fade * (self._tried[kind] - PRIOR_WEIGHT)
-        usual = PRIOR_WEIGHT * self._prior[kind]
-        self._right[kind] = usual + fade * (self._right[kind] - usual)
+        self._mean[kind] += (self._prior[kind] - self._mean[kind]) / FORGOTTEN
 
 
 class DraftLength:
@@ -84,8 +75,10 @@ class DraftLength:
 
     branches = False
 
-    def __init__(self, k: int) -> None:
+    def __init__(self, k: int, *, trees: bool = True) -> None:
+        """`trees`: whether the target checks a tree of guesses, or but a chain."""
         self.most = k
+        self._trees = trees
 
     def best(self, chances: Sequence[float], calls: int = 0) -> tuple[float, int]:
         """What the best round of such guesses earns, the most probable first, and how many of them
@@ -102,6 +95,12 @@ class DraftLength:
         its parent, so parents come first.
         """
         best = sorted(guesses, key=lambda guess: (-guess.chance, len(guess.path)))
+        if not self._trees:
+            chain: list[Guess] = []
+            for guess in best:
+                if guess.path[:-1] == (chain[-1].path if chain else ()):
+                    chain.append(guess)
+            best = chain
         best = best[: self.best([guess.chance for guess in best])[1]]
         rows = {guess.path: row for row, guess in enumerate(best)}
         return Proposal(
@@ -127,14 +126,12 @@ class AdaptiveDraftLength(DraftLength):
     call of the draft to begin with, which what calls then take corrects.
     """
 
-    branches = True
-
-    def __init__(self, costs: Costs, call: float, k: int) -> None:
-        super().__init__(k)
+    def __init__(self, costs: Costs, call: float, k: int, *, trees: bool = True) -> None:
+        super().__init__(k, trees=trees)
+        self.branches = trees
         self._costs = costs
         self._call = call
-        self._timed = 1  # rounds that told what a call takes, what was given being one
-        self._rows = 1  # of the last pass
+        self._timed = 1  # rounds that showed what a call takes, what was given being one
         self._context = CONTEXT
         self._plain_steps = self._tokens = float(MEMORY)  # that so many tokens cost lately
         # Of all rounds that could draft, one that reads the prompt or follows a grammar is none:
@@ -143,54 +140,48 @@ class AdaptiveDraftLength(DraftLength):
         self._begun = False  # a round whose outcome is not known yet
 
     @property
-    def _seconds_per_token(self) -> float:
-        """What a token would cost on the machine as it is now: it may have been slower or faster
-        when the passes that are counted ran.
+    def _token(self) -> float:
+        """Seconds that a token would cost on the machine as it is now: it may have been slower or
+        faster when the passes that are counted ran.
         """
         return self._costs.now.one_row * self._plain_steps / self._tokens
 
     def best(self, chances: Sequence[float], calls: int = 0) -> tuple[float, int]:
         """In seconds, over a round that takes no time and yields no guess."""
-        token, costs, saved = self._seconds_per_token, self._costs.now, 0.0
-        gains: list[float] = []
-        for drafted, chance in enumerate((0.0, *chances)):
-            saved += token * chance - (drafted > 0) * calls * self._call
-            # A change of width costs twice in the long run: sooner or later there is one back.
-            change = 2 * costs.width_change if 1 + drafted != self._rows else 0.0
-            gains.append(saved - costs(1 + drafted, self._context) - change)
+        token, costs, context = self._token, self._costs.now, self._context
+        earned, gains = 0.0, [-costs(1, context)]
+        for drafted, chance in enumerate(chances, 1):
+            earned += token * chance - calls * self._call
+            gains.append(earned - costs(1 + drafted, context))
         count = max(range(len(gains)), key=gains.__getitem__)
         return gains[count], count
 
     def extends(self, drafted: int, chance: float) -> bool:
-        if drafted >= self.most:
-            return False
         # The slope over a few rows: T(k) rises in steps, and a single one may be flat or steep.
         rows, costs, context = 1 + drafted, self._costs.now, self._context
         slope = (costs(rows + 4, context) - costs(rows, context)) / 4
-        return self._seconds_per_token * chance > self._call + slope
+        return drafted < self.most and self._token * chance > self._call + slope
 
     def begin(self, context: int) -> None:
         self._context, self._begun = context, True
 
     def learn(self, outcome: Outcome) -> None:
-        proposal, now = outcome.proposal, self._costs.now
+        proposal, costs = outcome.proposal, self._costs.now
         if proposal.calls and self._call:
             self._timed = min(self._timed + 1, MEMORY)
             # Other work may have held it up: it counts as twice as long at most.
             seconds = min(outcome.draft_seconds / proposal.calls, 2 * self._call)
             self._call += (seconds - self._call) / self._timed
-        rows, tokens = 1 + len(proposal.tokens), len(outcome.tokens)
-        spent = now(rows, self._context) + proposal.calls * self._call
-        spent += now.width_change if rows != self._rows else 0.0
-        fade, self._rows = 1 - 1 / MEMORY, rows
-        self._plain_steps = fade * self._plain_steps + spent / now.one_row
+        tokens, fade = len(outcome.tokens), 1 - 1 / MEMORY
+        spent = costs(1 + len(proposal.tokens), self._context) + proposal.calls * self._call
+        self._plain_steps = fade * self._plain_steps + spent / costs.one_row
         self._tokens = fade * self._tokens + tokens
         if self._begun and not proposal.forced:
             self._rounds += 1
             self._drafting += proposal.drafted > 0
             self._depth += max(map(len, proposal.paths), default=0)
             self._spent += spent
-            self._plain += tokens * now(1, self._context)
+            self._plain += tokens * costs(1, self._context)
         self._begun = False
 
     def summary(self) -> Decision:

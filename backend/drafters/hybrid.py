@@ -11,7 +11,7 @@ from backend.types import Outcome, Proposal
 
 
 class Hybrid(Drafter):
-    """Takes what `lookup` found unless a round of `draft` is expected to earn more. They share
+    """Takes the guesses of `lookup` unless a round of `draft` is expected to earn more. They share
     `draft_length`, and both learn from every round.
     """
 
@@ -33,19 +33,16 @@ class Hybrid(Drafter):
         self._draft.rewind(length)
 
     def propose(self, context: Sequence[int], budget: int) -> Proposal:
-        found = self._lookup.propose(context, budget)
-        if found.tokens and not self._draft_pays():
-            return found
+        copied = self._lookup.propose(context, budget)
+        if copied.tokens:
+            length, usual = self._draft_length, self._draft.first_token_acceptance
+            chances = sorted((guess.chance for guess in self._lookup.guesses), reverse=True)
+            chain = [usual**place for place in range(1, length.most + 1)]
+            if length.best(chain, calls=1) <= length.best(chances):
+                return copied
         drafted = self._draft.propose(context, budget)
         self.decision = self._draft.decision
-        return drafted if drafted.tokens else replace(found, calls=drafted.calls)
-
-    def _draft_pays(self) -> bool:
-        """Whether a round of the draft is expected to earn more than what was looked up."""
-        length, usual = self._draft_length, self._draft.first_token_acceptance
-        chances = sorted((guess.chance for guess in self._lookup.guesses), reverse=True)
-        chain = [usual**place for place in range(1, length.most + 1)]
-        return length.best(chain, calls=1) > length.best(chances)
+        return drafted if drafted.tokens else replace(copied, calls=drafted.calls)
 
     def observe(self, outcome: Outcome) -> None:
         self._draft_length.learn(outcome)

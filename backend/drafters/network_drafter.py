@@ -90,27 +90,31 @@ class NetworkDrafter(Drafter):
     def propose(self, context: Sequence[int], budget: int) -> Proposal:
         self._guesses, self._path = [], ()
         self._draft_length.begin(len(context))
-        budget = min(budget, self._room(len(context)))
+        network, states, length = self._network, self.states, len(context)
+        if length > network.positions and not self._declined:
+            self._declined = (f"the {network.title} reads at most {network.positions:,} tokens",)
+            self.decision = Decision(declined=self._declined)
+        budget = min(budget, network.positions + 1 - length)
         # Behind a token that the target has not computed, hidden states are the network's own.
-        known = len(context) if self.states is None else min(len(context), self.states.end + 1)
-        if budget <= 0 or len(context) - known > READ_FORCED:
+        known = length if states is None else min(length, states.end + 1)
+        if budget <= 0 or length - known > READ_FORCED:
             return NOTHING
         if not self._draft_length.extends(0, self.first_token_acceptance):
             self._first.forget(0)
             return NOTHING
-        self._rewind_to(context, len(context) - 1)  # so that a token at least is left to be read
+        self._rewind_to(context, length - 1)  # so that a token at least is left to be read
         logits = self._feed(context, known, wanted=True)
         if not len(logits):
             return NOTHING
-        for position in range(known, len(context)):
+        for position in range(known, length):
             logits = self._guess(position, context[position])
-        return self._chain(logits, context, budget, 1 + len(context) - known)
+        return self._chain(logits, context, budget, 1 + length - known)
 
     def _chain(self, logits: Logits, context: Sequence[int], budget: int, calls: int) -> Proposal:
         """Guess behind this text, whose next token has these logits [1, V']."""
-        chance, draws = 1.0, dict[Path, Draw]()
+        chance, path, draws = 1.0, Path(), dict[Path, Draw]()
         while True:
-            pair, path = self._choose(logits[0], context), self._path
+            pair = self._choose(logits[0], context, path)
             kind = bisect(GAPS, pair.gap)
             if pair.draw is not None:
                 draws[path] = pair.draw
@@ -119,35 +123,28 @@ class NetworkDrafter(Drafter):
                 beside = chance * self._acceptance[second]
                 self._guesses.append(Guess((*path, pair.second), beside, second, self.by))
             chance *= self._acceptance[kind]
-            self._path = path = (*path, pair.token)
+            path = (*path, pair.token)
             self._guesses.append(Guess(path, chance, kind, self.by))
             ended = len(path) == budget or pair.token in self._eos_ids
             if ended or not self._draft_length.extends(len(path), chance):
                 break
             logits, calls = self._guess(len(context) + len(path) - 1, pair.token), calls + 1
+        self._path = path
         if draws:
             # Leaving out a token for what it is would be drawing from another distribution than the
             # one that verification is told of.
-            made = Proposal.chain(self._path, calls)
-            return replace(made, draws=draws, by=(self.by,) * len(self._path))
+            made = Proposal.chain(path, calls)
+            return replace(made, draws=draws, by=(self.by,) * len(path))
         return self._draft_length.proposal(self._guesses, calls)
 
-    def _room(self, length: int) -> int:
-        """Tokens that the network's positions let it draft behind a text of this length."""
-        limit, title = self._network.positions, self._network.title
-        if length > limit and not self._declined:
-            self._declined = (f"the {title} reads at most {limit:,} tokens",)
-            self.decision = Decision(declined=self._declined)
-        return limit + 1 - length
-
-    def _choose(self, logits: Logits, context: Sequence[int]) -> Pair:
+    def _choose(self, logits: Logits, context: Sequence[int], path: Path) -> Pair:
         """The sampler's choice from logits [V'] behind the context and the path, by the text's own
         ids.
         """
-        ids, position = self._network.vocabulary, len(context) + len(self._path)
+        ids, position = self._network.vocabulary, len(context) + len(path)
         if (penalty := self._sampler.sampling.repetition_penalty) != 1:
             logits = logits.copy()
-            penalize(logits, [*context, *self._path], penalty, ids)
+            penalize(logits, [*context, *path], penalty, ids)
         if ids is None:
             # Vocabularies of one tokenizer may be padded to different widths.
             return self._sampler.choose_two(logits[: self._vocab_size or None], position)

@@ -260,7 +260,6 @@ class ColumnRun:
                 self.lane.column,
                 list(costs.widths),
                 [rounded_value(seconds) for seconds in costs.seconds],
-                rounded_value(costs.width_change),
                 rounded_value(call_seconds),
                 [rounded_value(slope) for slope in costs.context_slope],
             )

@@ -48,10 +48,11 @@ class DrafterInputs:
 
     def draft_length(self) -> DraftLength:
         """How many tokens a round drafts, by the settings "auto" and "k"."""
+        k, trees = self.values["k"], self.target.guesses == "trees"
         if not self.values["auto"]:
-            return DraftLength(self.values["k"])
+            return DraftLength(k, trees=trees)
         seconds = 0.0 if self.draft is None else self.draft.seconds
-        return AdaptiveDraftLength(self.costs, seconds, self.values["k"])
+        return AdaptiveDraftLength(self.costs, seconds, k, trees=trees)
 
 
 @dataclass(frozen=True, slots=True)

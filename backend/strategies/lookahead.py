@@ -1,8 +1,8 @@
 """Lookahead decoding as a strategy."""
 
 from backend.decoding.drafter import UNDECIDED, Drafter
-from backend.drafters.lookahead import Lookahead
-from backend.drafters.lookahead_plan import LADDER, Sizes, choose_sizes, predicted
+from backend.drafters.lookahead import LADDER, Lookahead, Sizes, choose_sizes, predicted
+from backend.errors import DerbyError
 from backend.strategies.declaration import Candidate, DrafterInputs, Strategy, Values
 from backend.strategies.equivalent import Equivalent
 from backend.strategies.settings import AUTO, NAMED_SIZE, Flag, WholeNumber
@@ -17,17 +17,15 @@ def scratch_depth(values: Values) -> int:
 
 def build(inputs: DrafterInputs) -> Drafter:
     values, seed = inputs.values, inputs.sampler.sampling.seed
+    if inputs.target.guesses != "trees":
+        raise DerbyError(
+            f"Lookahead checks many guesses at once, and {inputs.target.spec} checks one chain of "
+            "them: choose Speculative or Prompt lookup."
+        )
     sizes, decision = Sizes(values["window"], values["level"], values["guesses"]), UNDECIDED
     if values["auto"]:
         sizes, decision = choose_sizes(inputs.costs.now, inputs.target.spec.name)
-    return Lookahead(
-        sizes.window,
-        sizes.level,
-        sizes.guesses,
-        seeded=values["seeded"],
-        seed=seed,
-        decision=decision,
-    )
+    return Lookahead(sizes, seeded=values["seeded"], seed=seed, decision=decision)
 
 
 def _candidates() -> tuple[Candidate, ...]:

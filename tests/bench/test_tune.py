@@ -14,7 +14,7 @@ from backend.results.score import Score
 from backend.text import ByteTokenizer
 from backend.types import ModelSpec, Request
 
-CURVE = PassCosts((1, 2, 4, 8, 16), (10.0, 11.0, 12.0, 14.0, 22.0), 0.0)
+CURVE = PassCosts((1, 2, 4, 8, 16), (10.0, 11.0, 12.0, 14.0, 22.0))
 
 
 def scripted(k: int, wrong: int, costs: PassCosts = CURVE, call: float = 0.0) -> Score:

@@ -25,7 +25,7 @@ from backend.decoding.sampling import (
 )
 from backend.decoding.verification import Verdict, Verifier, verify
 from backend.drafters.draft_length import DraftLength
-from backend.drafters.lookahead import Lookahead
+from backend.drafters.lookahead import Lookahead, Sizes
 from backend.drafters.prompt_lookup import PromptLookup
 from backend.events import Step
 from backend.types import Logits, Proposal, Request, Sampling
@@ -251,7 +251,7 @@ def made(kind: str, seed: int) -> Drafter:
         case "lookup":
             return PromptLookup(DraftLength(4), 2)
         case "lookahead":
-            return Lookahead(4, 3, 4, seeded=True, seed=seed)
+            return Lookahead(Sizes(4, 3, 4), seeded=True, seed=seed)
         case "greedy draft":
             return drafting(MODEL, DraftLength(2))
     model = {"same": MODEL, "near": Noisy(MODEL, 0.7), "far": replace(MODEL, salt=1)}[kind]

@@ -8,10 +8,11 @@ from operator import mul
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lib import PROMPT, drafting, run
+from lib import PROMPT, drafting, naive, run
 
 from backend.costs.pass_costs import CONTEXT, UNKNOWN_COSTS, PassCosts, RunningCosts
 from backend.decoding.drafter import UNDECIDED
+from backend.decoding.sampling import Sampler
 from backend.drafters.draft_length import (
     PRIOR_WEIGHT,
     REMEMBERED,
@@ -24,11 +25,15 @@ from backend.drafters.draft_length import (
 from backend.drafters.hybrid import Hybrid
 from backend.drafters.network_drafter import NetworkDrafter
 from backend.drafters.prompt_lookup import PromptLookup
+from backend.engines.draft import ModelNetwork
 from backend.engines.fake import FakeEngine
+from backend.errors import DerbyError
 from backend.events import Decided
-from backend.types import Outcome, Proposal, Request
+from backend.strategies.column import parse_column
+from backend.strategies.declaration import DrafterInputs
+from backend.types import Outcome, Proposal, Request, Sampling
 
-CURVE = PassCosts((1, 2, 4, 8, 16), (10.0, 11.0, 12.0, 14.0, 22.0), 0.0)
+CURVE = PassCosts((1, 2, 4, 8, 16), (10.0, 11.0, 12.0, 14.0, 22.0))
 NO_LOGITS: object = ()
 
 
@@ -86,16 +91,6 @@ def test_cheap_tokens_make_it_choosy() -> None:
     assert count(draft_length, chances) == 0
 
 
-def test_a_change_of_width_is_paid_for() -> None:
-    """Where another number of rows costs time, a small gain is not worth it."""
-    steep = PassCosts(CURVE.widths, CURVE.seconds, width_change=5.0)
-    draft_length = AdaptiveDraftLength(steep, 0.0, 16)
-    assert count(AdaptiveDraftLength(CURVE, 0.0, 16), [0.3]) == 1
-    assert count(draft_length, [0.3]) == 0
-    draft_length.learn(outcome(1, 1))
-    assert count(draft_length, [0.9]) == 1, "now staying is what costs nothing"
-
-
 def test_a_token_is_as_dear_as_the_machine_is_slow_now() -> None:
     """A machine that had become slower drafted less: its tokens counted as of the quicker time."""
     costs = RunningCosts(CURVE)
@@ -129,7 +124,7 @@ def test_acceptance_moves_towards_what_happens_and_back_where_nothing_does(
     assert acceptance[0] == pytest.approx(
         (PRIOR_WEIGHT * prior + sum(found)) / (PRIOR_WEIGHT + len(found))
     )
-    for _ in range(1000):
+    for _ in range(3000):
         acceptance.forget(0)
     assert acceptance[0] == pytest.approx(prior, abs=1e-3)
 
@@ -188,6 +183,28 @@ def test_what_is_verified_is_a_tree_of_the_best_guesses(
     left = [chance for path, chance in known.items() if path not in paths]
     assert max(left, default=0.0) <= min((known[path] for path in paths), default=1.0)
     assert set(DraftLength(3).proposal(guesses).paths) == set(known)
+    alone = DraftLength(3, trees=False).proposal(guesses).paths
+    assert [len(path) for path in alone] == list(range(1, len(alone) + 1)), "a chain"
+    for path in alone:
+        assert known[path] == max(known[each] for each in known if each[:-1] == path[:-1])
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_where_passes_check_chains_alone_every_drafter_proposes_chains(temperature: float) -> None:
+    """A session of such an engine refuses trees; the text is the target's."""
+    engine = FakeEngine(period=5, sharpness=4.0, guesses="chains")
+    request = Request("x", max_new_tokens=60, sampling=Sampling(temperature, seed=4))
+    for name in ("lookup", "lookup:auto=false", "speculative:draft=fake-draft"):
+        column = parse_column(name)
+        draft = ModelNetwork((session := engine.open()), engine)
+        inputs = DrafterInputs(column.settings(), engine, CURVE, Sampler(request.sampling), draft)
+        found = run(engine, request, column.strategy.build(inputs))
+        assert found.tokens == naive(engine, PROMPT, request)
+        assert found.score.drafted > 0
+        session.close()
+    inputs = DrafterInputs(parse_column("lookahead").settings(), engine, CURVE, inputs.sampler)
+    with pytest.raises(DerbyError, match="checks one chain"):
+        parse_column("lookahead").strategy.build(inputs)
 
 
 def rounds(draft_length: DraftLength, outcomes: Sequence[Outcome]) -> None:

@@ -7,8 +7,19 @@ from itertools import pairwise
 import pytest
 from lib import PROMPT, naive, run
 
-from backend.drafters.lookahead import Lookahead
+from backend.costs.pass_costs import UNKNOWN_COSTS, PassCosts
+from backend.drafters.lookahead import (
+    LADDER,
+    MEASURED,
+    USUAL,
+    YIELDS,
+    Lookahead,
+    Sizes,
+    choose_sizes,
+    predicted,
+)
 from backend.engines.fake import FakeEngine
+from backend.events import Decided
 from backend.types import Outcome, Proposal, Request, Sampling
 
 SHAPES = [(2, 2, 1), (5, 2, 3), (5, 3, 5), (7, 4, 7), (3, 8, 2), (15, 5, 15)]
@@ -28,7 +39,7 @@ class Round:
 
 class Recorded(Lookahead):
     def __init__(self, shape: tuple[int, int, int], *, seeded: bool) -> None:
-        super().__init__(*shape, seeded=seeded, seed=3)
+        super().__init__(Sizes(*shape), seeded=seeded, seed=3)
         self.rounds: list[Round] = []
 
     def propose(self, context: Sequence[int], budget: int) -> Proposal:
@@ -206,7 +217,7 @@ def test_a_seeded_pool_knows_the_ngrams_of_prompt_and_output() -> None:
 @pytest.mark.parametrize("seeded", [False, True])
 def test_repetitive_text_takes_fewer_forward_passes(seeded: bool) -> None:
     engine = FakeEngine(period=1, sharpness=8.0)
-    found = run(engine, REQUEST, Lookahead(5, 3, 5, seeded=seeded, seed=1))
+    found = run(engine, REQUEST, Lookahead(Sizes(5, 3, 5), seeded=seeded, seed=1))
     assert found.score.tokens_per_forward > 1.5
     assert found.tokens == naive(engine, PROMPT, REQUEST)
 
@@ -227,8 +238,44 @@ def test_guesses_never_reach_beyond_the_room_that_is_left(shape: tuple[int, int,
 
 def test_equal_seeds_make_equal_windows() -> None:
     def first(seed: int) -> Proposal:
-        return Lookahead(6, 3, 2, seeded=False, seed=seed).propose(PROMPT, 9)
+        return Lookahead(Sizes(6, 3, 2), seeded=False, seed=seed).propose(PROMPT, 9)
 
     assert first(1) == first(1)
     assert first(1) != first(2)
     assert set(first(1).tokens) <= set(PROMPT)
+
+
+# Which one runs where ----------------------------------------------------------------------------
+
+CURVE = PassCosts((1, 2, 4, 8, 16), (10.0, 11.0, 12.0, 14.0, 22.0))
+FLAT = PassCosts((1, 64), (10.0, 10.0))
+STEEP = PassCosts((1, 16), (10.0, 40.0))
+
+
+@pytest.mark.parametrize("costs", [CURVE, FLAT, STEEP, PassCosts((1, 16), (10.0, 17.0))])
+def test_the_best_setting_is_the_one_that_costs_promise_most_of(costs: PassCosts) -> None:
+    sizes, decision = choose_sizes(costs, MEASURED)
+    assert predicted(sizes, costs) == max(predicted(other, costs) for other in LADDER)
+    assert (decision.settings, decision.predicted) == (sizes.values, predicted(sizes, costs))
+    assert bool(decision.declined) == (decision.predicted <= 1), "it says where it does not pay"
+    assert choose_sizes(FLAT, MEASURED)[0] == max(LADDER, key=YIELDS.__getitem__)
+
+
+def test_nothing_is_predicted_of_another_model() -> None:
+    """The yields of the built-in model were promised of every model."""
+    sizes, decision = choose_sizes(FLAT, "another")
+    assert sizes == choose_sizes(FLAT, MEASURED)[0]
+    assert decision.predicted == 0.0
+
+
+def test_where_costs_are_unknown_nothing_is_promised() -> None:
+    sizes, decision = choose_sizes(UNKNOWN_COSTS, MEASURED)
+    assert (sizes, decision.settings, decision.predicted) == (USUAL, USUAL.values, 0.0)
+
+
+def test_the_column_tells_of_its_decision_once() -> None:
+    sizes, decision = choose_sizes(FLAT, MEASURED)
+    drafter = Lookahead(sizes, seeded=True, seed=1, decision=decision)
+    events = run(FakeEngine(), Request("x", max_new_tokens=40), drafter).events
+    told = [event for event in events if isinstance(event, Decided)]
+    assert [event.settings for event in told] == [sizes.values]

@@ -19,7 +19,7 @@ from backend.decoding.drafter import Drafter
 from backend.decoding.loop import Parts, decode
 from backend.decoding.sampling import Sampler
 from backend.drafters.draft_length import DraftLength
-from backend.drafters.lookahead import Lookahead
+from backend.drafters.lookahead import Lookahead, Sizes
 from backend.drafters.network_drafter import NetworkDrafter
 from backend.drafters.prompt_lookup import PromptLookup
 from backend.engines.base import Engine
@@ -145,9 +145,9 @@ def assert_columns_agree(engine: Engine, prompt: Sequence[int], drafts: Sequence
     """Every lossless column of the engine writes what KV reuse writes, greedily and sampled."""
     eos, trees = engine.tokenizer.eos_ids, engine.guesses == "trees"
     for sampling in SAMPLINGS:
-        drafters: list[Drafter] = [PromptLookup(DraftLength(4), 2, 2 if trees else 1)]
+        drafters: list[Drafter] = [PromptLookup(DraftLength(4, trees=trees), 2, 2)]
         if trees:
-            drafters.append(Lookahead(5, 3, 5, seeded=True, seed=0))
+            drafters.append(Lookahead(Sizes(5, 3, 5), seeded=True, seed=0))
         drafters += [
             NetworkDrafter(
                 ModelNetwork(draft.open(), draft), Sampler(sampling), DraftLength(4), eos

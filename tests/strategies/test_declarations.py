@@ -9,7 +9,7 @@ import pytest
 from packages import install
 
 from backend.costs.pass_costs import stated_costs
-from backend.drafters.lookahead_plan import LADDER
+from backend.drafters.lookahead import LADDER
 from backend.engines.fake import STEEP_PASSES, FakeEngine
 from backend.engines.heads.file import SHIPPED
 from backend.engines.registry import all_precisions
