@@ -14,7 +14,7 @@ from annotated_types import Len
 from pydantic import BaseModel, ConfigDict, Field
 
 from backend.errors import DerbyError, check_range
-from backend.grammar.sources import GrammarSource, Kind
+from backend.grammar.sources import MAX_BYTES, MAX_PUBLIC_BYTES, GrammarSource, Kind
 from backend.offer import Offer
 from backend.programs.parser import is_program, parse_program
 from backend.racing.race import Race
@@ -187,8 +187,15 @@ def _column(line: str, form: Form, offer: Offer, target: ModelSpec) -> Column:
             f"{column.title} takes no grammar of your own on this page: name a ready-made one, "
             "such as grammar=person, or choose a column such as grammar."
         )
-    source = GrammarSource(form.grammar_kind, form.grammar_text, "my own")
+    source = own_grammar(form.grammar_kind, form.grammar_text, offer)
     return column.with_settings({"grammar": source})
+
+
+def own_grammar(kind: Kind, text: str, offer: Offer) -> GrammarSource:
+    """The visitor's grammar. Raises DerbyError for none, and for one that is too long here."""
+    source = GrammarSource(kind, text, "my own")
+    check_range("grammar size", source.bytes, 1, MAX_BYTES if offer.unlisted else MAX_PUBLIC_BYTES)
+    return source
 
 
 def _stops(text: str) -> tuple[str, ...]:

@@ -35,8 +35,8 @@ class Limits(BaseModel):
         default=1,
         ge=0,
         le=1,
-        description="1: any model of the Hub, any server's address, own grammars for libraries; "
-        "0: none of these",
+        description="1: any model of the Hub, any server's address, own grammars for libraries, "
+        "grammars of 256 KiB; 0: none of these, grammars of 64 KiB",
     )
 
     def changed(self, texts: Iterable[str]) -> "Limits":

@@ -11,9 +11,9 @@ from gradio.context import LocalContext
 from gradio.events import api
 
 from backend.errors import DerbyError
-from backend.form import EXAMPLES, Form, read_race, settings_table
+from backend.form import EXAMPLES, Form, own_grammar, read_race, settings_table
 from backend.grammar.check import check
-from backend.grammar.sources import GrammarSource, Kind
+from backend.grammar.sources import Kind
 from backend.offer import Offer
 from backend.racing.hosts.host import Host
 from backend.results.figures import FIGURES
@@ -136,7 +136,7 @@ def offer_api(host: Host, offer: Offer) -> None:
             sample: A text to try on it.
         """
         try:
-            fit = check(GrammarSource(kind, text, "own"), sample, DEADLINE)
+            fit = check(own_grammar(kind, text, offer), sample, DEADLINE)
         except DerbyError as error:
             raise gr.Error(str(error), print_exception=False) from error
         return {"accepted_characters": fit.accepted, "may_end_here": fit.accepting}

@@ -6,9 +6,9 @@ from typing import Any
 import gradio as gr
 
 from backend.errors import DerbyError
-from backend.form import KINDS, read_form
-from backend.grammar.check import verdict
-from backend.grammar.sources import GrammarSource
+from backend.form import KINDS, own_grammar, read_form
+from backend.grammar.check import check
+from backend.offer import Offer
 from backend.strategies.settings import OWN
 from page.components import CHECKED, plain, refusal
 
@@ -18,7 +18,7 @@ DEADLINE = 2.0
 COLUMN = f"grammar:grammar={OWN}"
 
 
-def fill(lineup: gr.Textbox) -> dict[str, Any]:
+def fill(lineup: gr.Textbox, offer: Offer) -> dict[str, Any]:
     """Lay the editor out. Returns the form's components."""
     usual = read_form({})
     kind = gr.Radio(list(KINDS), value=usual.grammar_kind, label="Kind")
@@ -33,11 +33,11 @@ def fill(lineup: gr.Textbox) -> dict[str, Any]:
 
     async def look(kind: str, text: str, sample: str) -> str:
         try:
-            source = GrammarSource(kind, text, "my own")  # pyright: ignore[reportArgumentType]
-            answer_text = await asyncio.to_thread(verdict, source, sample, DEADLINE)
+            source = own_grammar(kind, text, offer)  # pyright: ignore[reportArgumentType]
+            fit = await asyncio.to_thread(check, source, sample, DEADLINE)
         except DerbyError as error:
             raise refusal(error) from error
-        return answer_text if sample else "It works."
+        return fit.sentence(sample) if sample else "It works."
 
     async def add(lineup: str, kind: str, text: str) -> tuple[str, str]:
         await look(kind, text, "")

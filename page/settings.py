@@ -69,7 +69,7 @@ def settings(offer: Offer, prompt: gr.Textbox) -> tuple[gr.Sidebar, Fields]:
             choices = [("as usual", ""), ("on", "on"), ("off", "off")]
             fields["thinking"] = gr.Radio(choices, value="", **LABELS["thinking"])
         with gr.Accordion("Own grammar", open=False):
-            fields |= grammar.fill(fields["lineup"])
+            fields |= grammar.fill(fields["lineup"], offer)
 
     def choose(title: str) -> tuple[str, str]:
         chosen = PRESETS[titles.index(title)]

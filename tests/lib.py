@@ -1,10 +1,11 @@
 """What the tests of the loop share: run a column on the fake engine, and the naive reference."""
 
+import json
 from collections.abc import Callable, Sequence, Set
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
-from typing import Any
+from functools import cache, partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,19 +25,16 @@ from backend.engines.draft import ModelNetwork
 from backend.engines.fake import FakeEngine
 from backend.errors import DerbyError
 from backend.events import Event, Finished, Step
-from backend.grammar.compile import compile_matcher, definition_of
+from backend.grammar.compile import behind, definition_of
 from backend.grammar.constraint import GrammarConstraint
-from backend.grammar.sources import GrammarSource
-from backend.grammar.vocabulary import Vocabularies, Vocabulary, slices_of
+from backend.grammar.sources import FOLDER, GrammarSource
+from backend.grammar.vocabulary import compile_matcher, slices_of, vocabulary_of
 from backend.results.score import Score
 from backend.strategies.registry import strategies
 from backend.text import ByteTokenizer, Tokenizer
 from backend.types import Logits, Outcome, Proposal, Request, Sampling, Thinking, Turns
 
 PROMPT = tuple(b"The quick brown fox jumps over the quick brown dog, the quick brown ")
-
-
-VOCABULARIES = Vocabularies()
 
 
 def without_template(
@@ -52,16 +50,37 @@ def without_template(
 LOCAL = tuple(name for name, strategy in strategies().items() if strategy.ours)
 
 
-def compile_grammar(source: GrammarSource, tokenizer: Tokenizer) -> GrammarConstraint:
-    """A constraint at the start of a text, of a grammar that is trusted."""
-    return constraint_of(source, VOCABULARIES.get(tokenizer, slices_of(source)))
+class Examples(NamedTuple):
+    """Texts that a shipped grammar accepts and rejects, such as its judge takes and the grammar
+    does not, and a prompt that suits it.
+    """
+
+    accept: list[str]
+    reject: list[str]
+    prompt: str
+    narrower: list[str] = []
 
 
-def constraint_of(source: GrammarSource, vocabulary: Vocabulary) -> GrammarConstraint:
-    """The same, on a vocabulary."""
-    definition = definition_of(source)
+@cache
+def examples(name: str) -> Examples:
+    """The contents of `NAME.examples.json` beside a shipped grammar."""
+    return Examples(**json.loads((FOLDER / f"{name}.examples.json").read_text(encoding="utf-8")))
+
+
+def compile_grammar(
+    source: GrammarSource, tokenizer: Tokenizer, closing: str = ""
+) -> GrammarConstraint:
+    """A constraint at the start of a text, of a grammar that is trusted; behind `closing`."""
+    definition, vocabulary = definition_of(source), vocabulary_of(tokenizer, slices_of(source))
+    definition = behind(definition, "", closing) if closing else definition
     matcher = compile_matcher(definition, vocabulary.tokens)
-    return GrammarConstraint(definition, matcher, vocabulary)
+    return GrammarConstraint(definition, matcher, vocabulary, closing)
+
+
+def accepts(source: GrammarSource, text: str) -> bool:
+    """True if a grammar takes every byte of a text and lets it end there."""
+    draft = Proposal.chain([*text.encode(), ByteTokenizer.EOS])
+    return compile_grammar(source, ByteTokenizer()).cut(draft) is draft
 
 
 def naive(engine: FakeEngine, prompt: Sequence[int], request: Request) -> list[int]:

@@ -32,7 +32,9 @@ def small_tokenizer(
     return saved(made, folder, eos=eos, known=known)
 
 
-def saved(made: Any, folder: Path, *, eos: bool = True, known: bool = True) -> HfTokenizer:
+def saved(
+    made: Any, folder: Path, *, eos: bool = True, known: bool = True, width: int = WIDTH
+) -> HfTokenizer:
     """What the app reads of a tokenizer of the library's."""
     if eos:
         made.add_special_tokens(["<eos>"])
@@ -40,7 +42,7 @@ def saved(made: Any, folder: Path, *, eos: bool = True, known: bool = True) -> H
     settings = {"eos_token": "<eos>"} if eos else {}
     settings |= {"tokenizer_class": "PreTrainedTokenizerFast"} if known else {}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    return HfTokenizer(folder, frozenset(), WIDTH)
+    return HfTokenizer(folder, frozenset(), width)
 
 
 def sentencepiece_like(folder: Path, octets: Sequence[int] = ()) -> HfTokenizer:

@@ -11,10 +11,11 @@ import sys
 from collections import Counter
 
 from judges import JUDGES
+from lib import examples
 from races import run_solo
 
 from backend.bench.prompts import PROMPTS
-from backend.grammar.sources import examples, shipped
+from backend.grammar.sources import shipped
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.strategies.column import parse_column

@@ -10,10 +10,16 @@ from backend.grammar.sources import grammar_from_file
 
 
 def grammar(
-    file: Annotated[Path, typer.Argument(help="A .lark, .schema.json or .regex file.")],
-    text: Annotated[str, typer.Option(help="Show how much of this text the grammar accepts.")] = "",
+    file: Annotated[Path, typer.Argument(help="A .lark, .schema.json, .regex or .gbnf file.")],
+    text: Annotated[
+        str | None,
+        typer.Option(help="Show how much of this text fits; exit code 1 unless all of it does."),
+    ] = None,
 ) -> None:
-    from backend.grammar.check import DEADLINE, verdict
+    from backend.grammar.check import check
 
-    said = verdict(grammar_from_file(file), as_utf8(text), DEADLINE)
-    out.print(said, highlight=False, markup=False)
+    sample = as_utf8(text or "")
+    fit = check(grammar_from_file(file), sample)
+    out.print(fit.sentence(sample), highlight=False, markup=False)
+    if text is not None and not (fit.accepted == len(sample) and fit.accepting):
+        raise typer.Exit(1)

@@ -23,10 +23,8 @@ UNMASKED = Masks(np.ones((0, 0), dtype=np.bool_))
 
 class Constraint:
     """Restricts the text; by itself in nothing. Its state moves in `advance` only, over committed
-    tokens only. `thinking`: the text so far is a model's thinking, which nothing restricts.
+    tokens only.
     """
-
-    thinking = False
 
     def forced(self, budget: int) -> Sequence[int]:
         """The only legal continuation, at most `budget` tokens."""
@@ -53,6 +51,10 @@ class Constraint:
     def finished(self) -> bool:
         """True when nothing but the end of the text may follow."""
         return False
+
+    def answer(self) -> str:
+        """The text so far that is restricted: without a model's thinking in front of it."""
+        return ""
 
     def expected(self) -> str:
         """What must follow before the text may end, in words; "" if it may end here."""

@@ -1,4 +1,4 @@
-"""Binds texts to grammars: sources, compiling, checking in a child process, and the constraint.
+"""Binds texts to grammars: their text, compiling, a check in a child process, and the constraint.
 
-`grammars` is the way in. Knows no program, no cache, no strategy and no race.
+`GrammarCompiler` is the way in. Knows no program, no cache, no strategy and no race.
 """

@@ -14,18 +14,18 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
 from backend.errors import DerbyError, check_range
-from backend.grammar.compile import compile_matcher, definition_of, refusal, too_much
+from backend.grammar.compile import definition_of, refusal, too_much
 from backend.grammar.judge import Judgement, judge
-from backend.grammar.sources import GrammarSource
-from backend.grammar.vocabulary import build
+from backend.grammar.sources import GrammarSource, shipped
+from backend.grammar.vocabulary import compile_matcher, vocabulary_of
 from backend.processes import die_with_parent, from_lasting_thread
 from backend.text import ByteTokenizer
 
@@ -41,16 +41,18 @@ PATIENCE = 60.0
 LOOK = 0.05
 #: Longest text that is tried, in characters.
 MAX_TEXT = 16 * 1024
-#: Bytes that a walk through a grammar goes, to meet states that explode only after a while.
-PROBE = 64
+#: Walks through a grammar, bytes of each, and seconds for all, to meet states that are too large
+#: only after a while.
+WALKS, WALK, WALKING = 4, 300, 1.0
+#: How much likelier a walk takes a byte than another, so that JSON goes on: it soon ends a string,
+#: then begins the next one, and closes an object or a list when there is nothing else to write.
+_LIKELY = dict.fromkeys(b'",:', 60.0) | dict.fromkeys(b"}] \n\r\t\\", 0.02)
+#: Grammars whose verdict is remembered.
+MAX_VERDICTS = 64
 _ROOT = Path(__file__).resolve().parents[2]
 
 
-class CheckFailedError(DerbyError):
-    """Nothing was found out: another time the grammar may be found good."""
-
-
-class StoppedError(CheckFailedError):
+class StoppedError(DerbyError):
     """The answer was not wanted any more."""
 
 
@@ -62,6 +64,16 @@ class Fit:
 
     accepted: int
     accepting: bool
+
+    def sentence(self, text: str) -> str:
+        """How far that text fits a grammar that works."""
+        if self.accepted < len(text):
+            return (
+                f"It works. Accepted up to character {self.accepted} of {len(text)}; "
+                f"{text[self.accepted]!r} cannot follow."
+            )
+        what = "The whole text fits" if text else "Nothing has been written yet"
+        return f"It works. {what}, and it may {'' if self.accepting else 'not '}end here."
 
 
 def never() -> bool:
@@ -79,22 +91,29 @@ def check(
     `deadline` in seconds of processor time, StoppedError once `stopped()` is true.
     """
     check_range("text length", len(text), 0, MAX_TEXT)
-    reply = _ask({"definition": definition_of(source), "text": text}, deadline, stopped)
-    if "error" in reply:
-        raise refusal(source, reply["error"])
+    reply = _ask({"grammar": asdict(source), "text": text}, deadline, stopped)
+    if "wrong" in reply:
+        raise DerbyError(reply["wrong"])
     return Fit(**reply)
 
 
-def verdict(source: GrammarSource, text: str, deadline: float) -> str:
-    """How far `text` fits a grammar that works, in words. Raises DerbyError as `check`."""
-    fit = check(source, text, deadline)
-    if fit.accepted < len(text):
-        return (
-            f"It works. Accepted up to character {fit.accepted} of {len(text)}; "
-            f"{text[fit.accepted]!r} cannot follow."
-        )
-    what = "The whole text fits" if text else "Nothing has been written yet"
-    return f"It works. {what}, and it may {'' if fit.accepting else 'not '}end here."
+_verdicts: dict[GrammarSource, str] = {}
+
+
+def require(source: GrammarSource, stopped: Callable[[], bool] = never) -> None:
+    """Raises DerbyError unless a grammar compiles within the limits, StoppedError once `stopped()`
+    is true. Shipped ones are trusted, and verdicts remembered: twelve columns with one endless
+    grammar would keep the next visitor waiting for a minute.
+    """
+    if source in shipped().values():
+        return
+    if source not in _verdicts:
+        reply = _ask({"grammar": asdict(source), "text": ""}, DEADLINE, stopped)
+        if len(_verdicts) == MAX_VERDICTS:
+            _verdicts.clear()
+        _verdicts[source] = reply.get("wrong", "")
+    if _verdicts[source]:
+        raise DerbyError(_verdicts[source])
 
 
 def judge_apart(
@@ -102,61 +121,78 @@ def judge_apart(
 ) -> Judgement:
     """Judge `text` under a JSON Schema. Raises nothing that the two can cause."""
     try:
-        return Judgement(**_ask({"schema": schema, "text": text}, deadline, stopped))
+        reply = _ask({"schema": schema, "text": text}, deadline, stopped)
     except DerbyError as error:
-        return Judgement("unchecked", str(error).rstrip("."))
+        reply = {"wrong": str(error)}
+    if "wrong" in reply:
+        return Judgement("unchecked", reply["wrong"].rstrip("."))
+    return Judgement(**reply)
 
 
 def _ask(request: dict[str, Any], deadline: float, stopped: Callable[[], bool]) -> dict[str, Any]:
-    """The child's reply."""
-    child = from_lasting_thread(
-        lambda: subprocess.Popen(
-            [sys.executable, "-m", "backend.grammar.check"],
-            cwd=_ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+    """The child's reply. Raises DerbyError if nothing was found out, so that another time may."""
+    with TemporaryFile() as file:
+        file.write(json.dumps(request | {"deadline": deadline}).encode())
+        file.seek(0)
+        child = from_lasting_thread(
+            lambda: subprocess.Popen(
+                [sys.executable, "-m", "backend.grammar.check"],
+                cwd=_ROOT,
+                stdin=file,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
         )
-    )
-    line, answer = json.dumps(request | {"deadline": deadline}).encode(), list[bytes]()
-    talk = threading.Thread(target=lambda: answer.append(child.communicate(line)[0]), daemon=True)
-    talk.start()
-    latest = time.monotonic() + deadline + PATIENCE
-    while talk.is_alive() and not stopped() and time.monotonic() < latest:
-        talk.join(LOOK)
-    if talk.is_alive():
-        child.kill()
-        talk.join()
-        if stopped():
-            raise StoppedError("Stopped.")
+    latest, answer = time.monotonic() + deadline + PATIENCE, None
+    with child:
+        while answer is None:
+            try:
+                answer, _ = child.communicate(timeout=LOOK)
+            except subprocess.TimeoutExpired:
+                if stopped():
+                    child.kill()
+                    raise StoppedError("Stopped.") from None
+                if time.monotonic() > latest:
+                    child.kill()
     if child.returncode == 0:
-        return json.loads(answer[0])
+        return json.loads(answer)
     if child.returncode == -getattr(signal, "SIGKILL", 9):  # no native code's own doing
-        raise CheckFailedError("The check of the grammar was killed: try again.")
-    raise too_much()
+        raise DerbyError("The check of the grammar was killed: try again.")
+    return {"wrong": str(too_much())}
 
 
 def _answer(request: dict[str, Any]) -> dict[str, Any]:
     if "schema" in request:
         return asdict(judge(request["schema"], request["text"]))
-    matcher = compile_matcher(request["definition"], build(ByteTokenizer(), ()).tokens)
-    if error := matcher.get_error() or _probe(matcher.deep_copy()):
-        return {"error": "no text fits it" if error.startswith("NoExtension") else error}
+    source = GrammarSource(**request["grammar"])
+    try:
+        return asdict(_fit(source, request["text"]))
+    except DerbyError as error:
+        return {"wrong": str(error)}
+
+
+def _fit(source: GrammarSource, text: str) -> Fit:
+    tokens = vocabulary_of(ByteTokenizer(), ()).tokens
+    matcher = compile_matcher(definition_of(source), tokens)
+    latest = time.process_time() + WALKING
+    for seed in range(WALKS):
+        error = matcher.get_error() or _walk(matcher.deep_copy(), random.Random(seed), latest)
+        if error:
+            raise refusal(source, error)
     accepted = 0
-    for character in request["text"]:
+    for character in text:
         spelled = character.encode(errors="replace")
         if matcher.try_consume_tokens(list(spelled)) != len(spelled):
             break
         accepted += 1
-    return asdict(Fit(accepted, matcher.is_accepting()))
+    return Fit(accepted, matcher.is_accepting())
 
 
-def _probe(matcher: LLMatcher) -> str:
-    """Walk at random, always in the same way; the error at which the matcher failed at its first
-    step, or of another kind than a dead end later, else "".
+def _walk(matcher: LLMatcher, rng: random.Random, latest: float) -> str:
+    """Write a text at random; the error at which the matcher failed at its first step, or of
+    another kind than a dead end later, else "".
     """
-    rng = random.Random(0)
-    for step in range(PROBE):
+    for step in range(WALK):
         bits = int.from_bytes(matcher.compute_bitmask(), "little")
         if matcher.is_error():
             error = matcher.get_error()
@@ -164,7 +200,10 @@ def _probe(matcher: LLMatcher) -> str:
         allowed = [byte for byte in range(256) if bits >> byte & 1]
         if not allowed:
             return "" if step or bits else "NoExtension"
-        matcher.try_consume_tokens([rng.choice(allowed)])
+        if step and time.process_time() > latest:
+            break
+        weights = [_LIKELY.get(byte, 1.0) for byte in allowed]
+        matcher.try_consume_tokens(rng.choices(allowed, weights))
     return ""
 
 

@@ -1,61 +1,72 @@
-"""From a grammar's text to a matcher of llguidance's, or to one sentence with its own words."""
-
-from __future__ import annotations
+"""From a grammar's text to llguidance's definition of it, or to one sentence on what is wrong."""
 
 import json
 import re
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from backend.errors import DerbyError, invalid_character, unknown
 from backend.grammar.schema import read as schema_of
 from backend.grammar.sources import GrammarSource, Kind, shipped
 
-if TYPE_CHECKING:
-    from llguidance import LLMatcher, LLTokenizer
-
-#: At most one space, or a line break and an indent, wherever JSON allows whitespace: a small model
+#: At most one space, or a line break and an indent, wherever JSON allows white space: a small model
 #: that may write one more space for ever will. A schema's own `x-guidance` layout wins.
-JSON_WHITESPACE = r" |\n {0,12}"
+JSON_WHITESPACE = r" |\r?\n( {0,32}|\t{0,16})"
 _LAYOUT_KEYS = {"whitespace_flexible", "whitespace_pattern"}
 #: "%import sql" alone on its line: the rule `sql` is the shipped grammar of that name.
 _IMPORT = re.compile(r"(?m)^%import[ \t]+([a-z_]+)[ \t]*\r?$")
 #: A name that no grammar of one part has.
-_LED = "led"
+_BODY = "body"
 
 _TITLES: dict[Kind, str] = {
     "lark": "The grammar",
     "json_schema": "The JSON Schema",
     "regex": "The regular expression",
+    "gbnf": "The GBNF",
 }
 #: "at 3(7): message", or without the "at": line 3, byte column 7.
 _PLACE = re.compile(r"\A(?:at )?(\d+)\(\d+\): ")
+#: Where the engine prints its own form of an expression.
+_DUMP = re.compile(r":? +\((?:And|Or|Not|Concat|Repeat|Regex|SearchRegex)\b.*")
+#: Words of the engine on what it could follow if there were less of it.
+_LIMIT = re.compile(
+    r"(?i)unable to determine|exceeded|too (?:big|large|many|complex)|max is|limit|fuel"
+)
 _LONGEST = 300
 
 
 @lru_cache(maxsize=64)
 def definition_of(source: GrammarSource) -> str:
     """A grammar as llguidance's JSON, so that no text can be taken for another format. Nothing is
-    compiled. Raises DerbyError for an import of what does not ship, for what is not JSON, and for
-    GBNF.
+    compiled. Raises DerbyError for what is no JSON or GBNF, and for imports of what does not ship.
     """
     match source.kind:
-        case "gbnf":
-            raise DerbyError("Only llama.cpp takes GBNF: choose its column, or write Lark.")
-        case "lark":
-            grammar = {"lark_grammar": composed(source.text)}
-        case "regex":
-            grammar = {"lark_grammar": f"start: {_body(source)}"}
         case "json_schema":
             grammar = {"json_schema": _schema(source)}
+        case "regex":
+            grammar = {"lark_grammar": f"start: {_body(source)}"}
+        case "lark":
+            grammar = {"lark_grammar": composed(source.text)}
+        case "gbnf":
+            from llguidance.gbnf_to_lark import gbnf_to_lark
+
+            try:
+                grammar = {"lark_grammar": gbnf_to_lark(source.text)}
+            except Exception as error:  # its own errors, and some of no class of their own
+                raise refusal(source, str(error)) from error
     return json.dumps({"grammars": [grammar]})
 
 
-def led_by(lead: str, definition: str) -> str:
-    """The definition of the same texts with `lead` in front of each."""
+def behind(definition: str, lead: str, closing: str = "") -> str:
+    """The definition of the same texts with `lead` in front of each, or else with anything up to
+    the first `closing`.
+    """
     (grammar,) = json.loads(definition)["grammars"]
-    start = f"start: {json.dumps(lead, ensure_ascii=False)} @{_LED}"
-    return json.dumps({"grammars": [{"lark_grammar": start}, {**grammar, "name": _LED}]})
+    start = f"start: LEAD @{_BODY}\nLEAD: {json.dumps(lead or closing, ensure_ascii=False)}"
+    if closing:
+        ended = regex_literal(f"(?s:.*){re.escape(closing)}(?s:.*)")
+        start = start.replace("LEAD: ", f"TEXT: /(?s:.*)/ & ~{ended}\nLEAD: TEXT ")
+    return json.dumps({"grammars": [{"lark_grammar": start}, {**grammar, "name": _BODY}]})
 
 
 def composed(text: str) -> str:
@@ -105,27 +116,8 @@ def _schema(source: GrammarSource) -> Any:
     return schema
 
 
-def compile_matcher(definition: str, tokens: LLTokenizer) -> LLMatcher:
-    """Make a matcher at the start of a text. Ask it whether it has failed: it never raises.
-
-    The limits are tighter than llguidance's defaults, which trust the grammar; all that ships fits
-    easily. Native code runs: see NativeCalls.
-    """
-    from llguidance import LLMatcher, LLParserLimits
-
-    limits = LLParserLimits(
-        max_items_in_row=1000,
-        initial_lexer_fuel=500_000,
-        step_lexer_fuel=100_000,
-        step_max_items=100_000,
-        max_lexer_states=50_000,
-        max_grammar_size=100_000,
-    )
-    return LLMatcher(tokens, definition, log_level=0, limits=limits)
-
-
 def too_much() -> DerbyError:
-    """The error for a grammar that meets a limit of the engine's, or makes it crash."""
+    """The error for a grammar that meets a limit of time or memory, or makes the engine crash."""
     return DerbyError(
         "The grammar takes too much time or memory: simplify it, and give every rule a way to end."
     )
@@ -135,8 +127,14 @@ def refusal(source: GrammarSource, printed: str) -> DerbyError:
     """The error with llguidance's own words against a grammar, and the line that they name."""
     place = _PLACE.match(printed)
     where = f" at line {place[1]}" if place and source.kind == "lark" else ""
-    words, _, _dump = printed[place.end() if place else 0 :].partition("\n<state>")
-    first = words.strip().partition("\n")[0].rstrip(".:")
+    words = printed[place.end() if place else 0 :].strip()
     inner = re.search(r"(?m)^error: (.+)$", words)  # of a regular expression
-    why = inner[1] if inner else first
-    return DerbyError(f"{_TITLES[source.kind]} is wrong{where}: {why[:_LONGEST]}.")
+    why = _DUMP.sub("", inner[1] if inner else words.partition("\n")[0])[:_LONGEST].rstrip(".:")
+    if why.startswith("NoExtension"):
+        why = "no text fits it"
+    if _LIMIT.search(why):
+        return DerbyError(
+            f"{_TITLES[source.kind]} is more than can be followed while a text is written{where} "
+            f"({why}): simplify that part."
+        )
+    return DerbyError(f"{_TITLES[source.kind]} is wrong{where}: {why}.")

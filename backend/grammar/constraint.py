@@ -1,4 +1,4 @@
-"""Grammar-constrained decoding: an llguidance matcher as a Constraint.
+"""Grammar-constrained decoding: llguidance's matchers as constraints.
 
 llguidance (https://github.com/guidance-ai/llguidance) walks a trie of the vocabulary with an Earley
 parser over derivative-based lexemes. A mask takes tens to hundreds of microseconds.
@@ -6,81 +6,77 @@ parser over derivative-based lexemes. A mask takes tens to hundreds of microseco
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
+import os.path
 import re
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import lru_cache
 from time import perf_counter
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from backend.decoding.constraint import Constraint, Masks
 from backend.decoding.drafter import NOTHING
 from backend.errors import DerbyError
-from backend.grammar.compile import too_much
-from backend.grammar.vocabulary import Vocabulary
+from backend.grammar.check import never, require
+from backend.grammar.compile import behind, definition_of, too_much
+from backend.grammar.sources import GrammarSource
+from backend.grammar.vocabulary import Vocabulary, compile_matcher, slices_of, vocabulary_of
 from backend.machine import threads
-from backend.types import Proposal, chain_parents
+from backend.text import Tokenizer
+from backend.types import Proposal
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
-T = TypeVar("T")
-
 #: Lark attributes after which llguidance refuses to roll back, as a definition's JSON has them.
-#: Finding one that is not there, in a quoted text say, costs a little time and nothing else.
+#: Seeing one that is not there, in a quoted text say, costs a little time and nothing else.
 _COUNTS_TOKENS = re.compile(r"(max_tokens|stop)(\s|\\[nrt])*=")
-
 #: How many continuations are named when a text is cut.
 _NAMED = 8
+#: Compiled grammars that a column keeps for its later slots, of up to some 20 MB each.
+_COMPILED = 4
+
+#: llguidance works without the interpreter lock. One thread: one column runs at a time.
+_MASKS = ThreadPoolExecutor(1, thread_name_prefix="masks")
+_deadline = 0.0
 
 
-class NativeCalls:
-    """Calls to the grammar engine's native code: bounded in time, some in parallel to a pass. A
-    process makes only one of these, because it has only one timer.
+def end_process_after(seconds: float) -> None:
+    """Let each native call that takes longer end this process by SIGPROF; 0: none does. It is
+    processor time of each thread that a pass beside the call may use: clock time would blame a
+    grammar for a machine that is halted.
+
+    For workers, which are replaced: no native call can be interrupted otherwise, and one is known
+    (`/a+/ /a+/`) that never returns. Only where there are POSIX timers.
     """
+    global _deadline  # noqa: PLW0603 (a process has one such timer)
+    _deadline = seconds if hasattr(signal, "setitimer") else 0.0
 
-    def __init__(self, seconds: float = 0.0) -> None:
-        """A call that takes longer than `seconds` ends this process by SIGPROF; 0: none does. They
-        are of processor time, of each thread that a pass beside it may use: wall-clock time would
-        blame a grammar for a machine that is halted.
 
-        For workers, which are replaced: no call of native code can be interrupted otherwise, and
-        one is known (`/a+/ /a+/`) that never returns. Only where there are POSIX timers.
-        """
-        self._seconds = seconds if hasattr(signal, "setitimer") else 0.0
-        # llguidance works without the interpreter lock. One thread: races run one at a time, and so
-        # do their columns.
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="masks")
-
-    @contextmanager
-    def bounded(self) -> Iterator[None]:
-        """Bound the time of what runs inside, and turn a native panic into a DerbyError.
-
-        Inside another one it leaves that one's timer alone.
-        """
-        arm = self._seconds > 0 and not signal.getitimer(signal.ITIMER_PROF)[0]
+@contextmanager
+def bounded() -> Iterator[None]:
+    """Bound the time of the native calls inside, and turn a native panic into a DerbyError. Inside
+    another one it leaves that one's timer alone.
+    """
+    arm = _deadline > 0 and not signal.getitimer(signal.ITIMER_PROF)[0]
+    if arm:
+        signal.setitimer(signal.ITIMER_PROF, _deadline * threads())
+    try:
+        yield
+    except BaseException as error:
+        # A panic is no Exception, and its class cannot be imported.
+        if type(error).__name__ != "PanicException":
+            raise
+        raise too_much() from error
+    finally:
         if arm:
-            signal.setitimer(signal.ITIMER_PROF, self._seconds * threads())
-        try:
-            yield
-        except BaseException as error:
-            # A panic is no Exception, and its class cannot be imported.
-            if type(error).__name__ != "PanicException":
-                raise
-            raise too_much() from error
-        finally:
-            if arm:
-                signal.setitimer(signal.ITIMER_PROF, 0)
-
-    def start(self, call: Callable[[], T]) -> Callable[[], T]:
-        """Begin a call while the caller's thread waits elsewhere; what is returned waits for it."""
-        return self._thread.submit(call).result
+            signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 class GrammarConstraint(Constraint):
@@ -91,17 +87,13 @@ class GrammarConstraint(Constraint):
     """
 
     def __init__(
-        self,
-        definition: str,
-        matcher: LLMatcher,
-        vocabulary: Vocabulary,
-        calls: NativeCalls | None = None,
+        self, definition: str, matcher: LLMatcher, vocabulary: Vocabulary, closing: str = ""
     ) -> None:
-        """Take over a matcher of this definition at the start of a text. Computes the first mask,
-        so that a grammar which no token fits fails here. Without `calls`, native code may take any
-        time.
+        """Take over a matcher of this definition at the start of a text, in which a model thinks up
+        to `closing`. Computes the first mask, so that a grammar which no token fits fails here.
         """
-        self.calls = calls or NativeCalls()
+        self._closing = closing
+        self._answer_at = None if closing else 0  # tokens in front of the answer, if it has begun
         self._vocabulary = vocabulary
         self._eos = sorted(vocabulary.eos_ids)
         self._committed: list[int] = []
@@ -116,22 +108,28 @@ class GrammarConstraint(Constraint):
         accepted. It is verified like any other, so the text is always that of the plain loop under
         the same grammar.
         """
-        with self.calls.bounded():
+        with bounded():
             if budget <= 0 or self.finished():
                 return ()
-            found = self._matcher.compute_ff_tokens()[:budget]
-            self.check(self._matcher)
-        return list(itertools.takewhile(self.plain, found))
+            tokens = self._matcher.compute_ff_tokens()[:budget]
+            self._check(self._matcher)
+        return list(itertools.takewhile(self._plain, tokens))
 
     def cut(self, proposal: Proposal) -> Proposal:
         """See Constraint. The same object when nothing is ruled out; kept rows stay in order."""
+        eos, allowed = self._vocabulary.eos_ids, list[bool]()
         with self._walk(proposal) as walk:
-            if not self._ended and walk.is_plain_chain() and walk.to(proposal.drafted - 1):
-                return proposal
-            kept: list[bool] = []
             for i, parent in enumerate(proposal.parents[: proposal.drafted]):
-                kept.append((parent < 0 or kept[parent]) and self._fits(walk, i, parent))
-        return proposal if all(kept) else without(proposal, kept)
+                if self._ended or (
+                    parent >= 0 and (not allowed[parent] or proposal.tokens[parent] in eos)
+                ):
+                    allowed.append(False)
+                elif proposal.tokens[i] in eos:
+                    matcher = walk(parent)
+                    allowed.append(matcher is not None and matcher.is_accepting())
+                else:
+                    allowed.append(walk(i) is not None)
+        return without(proposal, allowed)
 
     def masks_along(self, proposal: Proposal) -> Masks:
         """See Constraint. Call it on a proposal that `cut` returned, else it raises ValueError.
@@ -144,8 +142,15 @@ class GrammarConstraint(Constraint):
                 start = perf_counter()
                 if self._ended or (node >= 0 and proposal.tokens[node] in self._vocabulary.eos_ids):
                     masks[row, self._eos] = True
-                elif walk.to(node):
-                    self._fill(masks[row], walk)
+                elif matcher := walk(node):
+                    bits = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
+                    self._check(matcher)
+                    n = min(self._vocabulary.known, 8 * len(bits))
+                    masks[row, :n] = np.unpackbits(bits, count=n, bitorder="little")
+                    if matcher.is_accepting():  # else a grammar may still name the end itself
+                        masks[row, self._eos] = True
+                    if not masks[row].any():
+                        raise self._dead_end()
                 else:
                     raise ValueError(f"token {node}: cut first")
                 seconds.append(perf_counter() - start)
@@ -153,172 +158,170 @@ class GrammarConstraint(Constraint):
 
     def start_masks(self, proposal: Proposal) -> Callable[[], Masks]:
         """See Constraint. The masks are computed in a thread."""
-        return self.calls.start(lambda: self.masks_along(proposal))
+        return _MASKS.submit(self.masks_along, proposal).result
 
     def advance(self, tokens: Sequence[int]) -> None:
         """Move over committed tokens; what follows an end of the text is ignored.
 
         Raises ValueError for a token that the masks did not allow.
         """
-        with self.calls.bounded():
+        with bounded():
             for token in tokens:
                 if self._ended:
                     return
                 if token in self._vocabulary.eos_ids:
                     self._ended = True
-                elif self.plain(token) and self._matcher.try_consume_tokens([token]) == 1:
+                elif self._plain(token) and self._matcher.try_consume_tokens([token]) == 1:
                     self._committed.append(token)
+                    if self._answer_at is None:
+                        end = self._committed[-len(self._closing) :]
+                        if self._closing in self._text(end):
+                            self._answer_at = len(self._committed)
                 else:
-                    self.check(self._matcher)
+                    self._check(self._matcher)
                     raise ValueError(f"committed token {token}")
 
     def finished(self) -> bool:
         """See Constraint."""
         return self._ended or self._matcher.is_stopped()
 
+    def answer(self) -> str:
+        """See Constraint."""
+        return "" if self._answer_at is None else self._text(self._committed[self._answer_at :])
+
     def expected(self) -> str:
         """See Constraint. The forced text, or some of the pieces that may come next."""
-        with self.calls.bounded():
+        if self._answer_at is None:
+            return repr(self._closing)
+        with bounded():
             if self.finished() or self._matcher.is_accepting():
                 return ""
             forced = self._matcher.compute_ff_bytes()
         if forced:
             return repr(forced.decode(errors="replace"))
         (row,), _ = self.masks_along(NOTHING)
-        pieces = (self._vocabulary.tokens.decode_str([int(token)]) for token in np.flatnonzero(row))
+        pieces = (self._text([int(token)]) for token in np.flatnonzero(row))
         named = sorted({piece for piece in pieces if piece}, key=lambda piece: (len(piece), piece))
         more = ", ..." if len(named) > _NAMED else ""
         return f"one of {', '.join(map(repr, named[:_NAMED]))}{more}"
 
-    def plain(self, token: int) -> bool:
+    @contextmanager
+    def _walk(self, proposal: Proposal) -> Iterator[Callable[[int], LLMatcher | None]]:
+        """A function that moves the matcher to a drafted token, -1 for the root, and returns it;
+        None if the grammar forbids that token. All of its native calls have one time limit.
+
+        Down a chain each node consumes one token; a branch rolls back to the fork. If the grammar
+        cannot roll back, the branch starts again from a copy of the root.
+        """
+        matcher = self._matcher if self._rolls_back else self._matcher.deep_copy()
+        at: list[int] = []  # the nodes from below the root to where the matcher is
+
+        def walk(node: int) -> LLMatcher | None:
+            nonlocal matcher
+            path: list[int] = []
+            while node >= 0:
+                path.insert(0, node)
+                node = proposal.parents[node]
+            shared = len(os.path.commonprefix([path, at]))
+            if shared < len(at) and self._rolls_back:
+                matcher.rollback(len(at) - shared)
+                del at[shared:]
+            elif shared < len(at):
+                matcher = self._matcher.deep_copy()
+                at.clear()
+            for i in path[len(at) :]:
+                token = proposal.tokens[i]
+                # Not validate_tokens: it overlooks max_tokens beyond its first token.
+                if not self._plain(token) or matcher.try_consume_tokens([token]) != 1:
+                    self._check(matcher)
+                    return None
+                at.append(i)
+            return matcher
+
+        with bounded():
+            try:
+                yield walk
+            finally:
+                walk(-1)
+
+    def _plain(self, token: int) -> bool:
         """Whether the matcher may be given a token: it has text and is in the matcher's
         vocabulary.
         """
         return 0 <= token < self._vocabulary.known and token not in self._vocabulary.eos_ids
 
-    @contextmanager
-    def _walk(self, proposal: Proposal) -> Iterator[_Walk]:
-        """A walk with one time limit for all of its native calls."""
-        with self.calls.bounded():
-            walk = _Walk(self, self._matcher, proposal, rolls_back=self._rolls_back)
-            try:
-                yield walk
-            finally:
-                walk.to(-1)
-
-    def _fits(self, walk: _Walk, node: int, parent: int) -> bool:
-        """True if drafted token `node` may follow `parent`, which is the root or kept."""
-        if self._ended or (
-            parent >= 0 and walk.proposal.tokens[parent] in self._vocabulary.eos_ids
-        ):
-            return False
-        if walk.proposal.tokens[node] in self._vocabulary.eos_ids:
-            return walk.to(parent) and walk.matcher.is_accepting()
-        return walk.to(node)
-
-    def _fill(self, row: NDArray[np.bool_], walk: _Walk) -> None:
-        """Set `row`, bool [V] of zeros, where the walk's present state allows a token."""
-        bits = np.frombuffer(walk.matcher.compute_bitmask(), dtype=np.uint8)
-        self.check(walk.matcher, walk.path_tokens())
-        n = min(self._vocabulary.known, 8 * len(bits))
-        row[:n] = np.unpackbits(bits, count=n, bitorder="little")
-        if walk.matcher.is_accepting():  # else a grammar may still name the end itself
-            row[self._eos] = True
-        if not row.any():
-            raise self._dead_end(walk.path_tokens())
-
-    def check(self, matcher: LLMatcher, drafted: Sequence[int] = ()) -> None:
+    def _check(self, matcher: LLMatcher) -> None:
         """Raise DerbyError if the matcher has failed, which it never says by itself."""
         if matcher.is_error():
-            raise self._dead_end(drafted)
+            raise self._dead_end()
 
-    def _dead_end(self, drafted: Sequence[int]) -> DerbyError:
-        text = self._vocabulary.tokens.decode_str([*self._committed, *drafted])
-        return DerbyError(
-            f"The grammar cannot go on after {text[-60:]!r}: give every rule a way to end."
-        )
+    def _dead_end(self) -> DerbyError:
+        text = self._text(self._committed)[-60:]
+        return DerbyError(f"The grammar cannot go on after {text!r}: give every rule a way to end.")
+
+    def _text(self, tokens: Sequence[int]) -> str:
+        return self._vocabulary.tokens.decode_str(list(tokens))
 
 
-class _Walk:
-    """Moves a matcher to any node of a proposal's tree. It starts and ends at the root.
-
-    Going down a chain consumes one token for each node. A branch rolls back to the fork. If the
-    grammar cannot roll back, the branch starts again from a copy of the root.
+def without(proposal: Proposal, allowed: Sequence[bool]) -> Proposal:
+    """The proposal's drafted tokens that are `allowed`, and all its scratch tokens, with their
+    parents numbered again; the same object if all are.
     """
-
-    def __init__(
-        self,
-        constraint: GrammarConstraint,
-        root: LLMatcher,
-        proposal: Proposal,
-        *,
-        rolls_back: bool,
-    ) -> None:
-        self.proposal = proposal
-        self.matcher = root if rolls_back else root.deep_copy()
-        self._constraint = constraint
-        self._root = root
-        self._rolls_back = rolls_back
-        self._at: list[int] = []
-
-    def path_tokens(self) -> list[int]:
-        """The tokens from below the root to the matcher's present node."""
-        return [self.proposal.tokens[i] for i in self._at]
-
-    def is_plain_chain(self) -> bool:
-        """True if the drafted tokens follow one another and none of them ends the text."""
-        n = self.proposal.drafted
-        return self.proposal.parents[:n] == chain_parents(n) and all(
-            map(self._constraint.plain, self.proposal.tokens[:n])
-        )
-
-    def to(self, node: int) -> bool:
-        """Move to drafted token `node`, -1 for the root. Returns False if the grammar forbids it;
-        the matcher then is after the last allowed token on the way.
-        """
-        path = self._path(node)
-        self._back_towards(path)
-        for i in path[len(self._at) :]:
-            token = self.proposal.tokens[i]
-            # Not validate_tokens: it overlooks max_tokens beyond its first token.
-            if not self._constraint.plain(token) or self.matcher.try_consume_tokens([token]) != 1:
-                self._constraint.check(self.matcher, self.path_tokens())
-                return False
-            self._at.append(i)
-        return True
-
-    def _back_towards(self, path: Sequence[int]) -> None:
-        """Leave the nodes that are not on `path`."""
-        pairs = zip(path, self._at, strict=False)
-        shared = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
-        if shared == len(self._at):
-            return
-        if self._rolls_back:
-            self.matcher.rollback(len(self._at) - shared)
-            del self._at[shared:]
-        else:
-            self.matcher = self._root.deep_copy()
-            self._at.clear()
-
-    def _path(self, node: int) -> list[int]:
-        path: list[int] = []
-        while node >= 0:
-            path.append(node)
-            node = self.proposal.parents[node]
-        return path[::-1]
-
-
-def without(proposal: Proposal, kept: Sequence[bool]) -> Proposal:
-    """The proposal's kept drafted rows and all its scratch rows, with their parents
-    numbered again.
-    """
-    rows = [i for i, keep in enumerate(kept) if keep]
+    if all(allowed):
+        return proposal
+    rows = [i for i, keep in enumerate(allowed) if keep]
     rows += range(proposal.drafted, len(proposal.tokens))
     new = {-1: -1} | {old: i for i, old in enumerate(rows)}
-    by = tuple(name for name, keep in zip(proposal.proposers, kept, strict=True) if keep)
-    return dataclasses.replace(
+    return replace(
         proposal,
         tokens=tuple(proposal.tokens[i] for i in rows),
         parents=tuple(new[proposal.parents[i]] for i in rows),
-        by=by,
+        by=tuple(name for name, keep in zip(proposal.proposers, allowed, strict=True) if keep),
     )
+
+
+#: How an opened prompt ends: <think>, <seed:think>, <thinking>, [THINK].
+_OPENED = re.compile(r"([<\[])([a-z]*:?think(?:ing)?)([>\]])\s*$", re.IGNORECASE)
+#: Tokens at the end of a prompt in which the tag is looked for.
+_LAST = 16
+
+
+def closing_tag(prompt: Sequence[int], piece: Callable[[int], str]) -> str:
+    """What ends the thinking that the prompt has opened, as chat templates of reasoning models do;
+    "": it has opened none. `piece` gives a token's text.
+    """
+    opened = _OPENED.search("".join(map(piece, prompt[-_LAST:])))
+    return "{}/{}{}".format(*opened.groups()) if opened else ""
+
+
+class GrammarCompiler:
+    """Makes the constraints of one column. For the next slot it copies what it has just compiled,
+    in 0.1 ms instead of up to 40. It shares no matcher with other columns, so compiling counts on
+    every column's clock alike.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        # They stay at the start of a text: copies share what their lexer learns.
+        self._matcher = lru_cache(maxsize=_COMPILED)(compile_matcher)
+
+    def prepare(self, *sources: GrammarSource, stopped: Callable[[], bool] = never) -> None:
+        """Check grammars and build the model's vocabulary: safety and loading, so on nobody's
+        clock. Raises DerbyError and StoppedError as `check.require` does.
+        """
+        for source in sources:
+            vocabulary_of(self._tokenizer, slices_of(source))
+            require(source, stopped)
+            definition_of(source)  # remembered
+
+    def compile(self, source: GrammarSource, lead: str = "", closing: str = "") -> Constraint:
+        """Make a constraint at the start of a text of a grammar that was prepared. In front of it
+        stands `lead`, or a model's thinking up to the tag `closing`.
+        """
+        vocabulary = vocabulary_of(self._tokenizer, slices_of(source))
+        definition = definition_of(source)
+        if lead or closing:
+            definition = behind(definition, lead, closing)
+        with bounded():
+            matcher = self._matcher(definition, vocabulary.tokens).deep_copy()
+        return GrammarConstraint(definition, matcher, vocabulary, closing)

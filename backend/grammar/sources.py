@@ -1,6 +1,5 @@
 """Grammars as text: what a constraint is compiled from, and the ones that ship."""
 
-import json
 import re
 from dataclasses import dataclass
 from functools import cache
@@ -9,12 +8,10 @@ from typing import Literal, get_args
 
 from backend.errors import DerbyError, check_range, invalid_character, unknown
 
-#: GBNF is llama.cpp's own: it takes such a text as it is.
 Kind = Literal["lark", "json_schema", "regex", "gbnf"]
 
-#: Longest grammar taken, in UTF-8 bytes: far above what people write, small enough that
-#: compiling a hostile one stays cheap.
-MAX_BYTES = 16 * 1024
+#: Longest grammar, in UTF-8 bytes, on one's own machine and on a page for everybody.
+MAX_BYTES, MAX_PUBLIC_BYTES = 256 * 1024, 64 * 1024
 
 FOLDER = Path(__file__).resolve().parents[2] / "grammars"
 _SUFFIXES: dict[str, Kind] = {
@@ -45,22 +42,17 @@ class GrammarSource:
             raise unknown("kind of grammar", self.kind, get_args(Kind))
         if not self.text.strip():
             raise DerbyError("The grammar is empty: write one or choose a ready-made one.")
-        try:
-            size = len(self.text.encode())
-        except UnicodeEncodeError as error:
-            raise invalid_character("grammar", self.text, error.start) from error
-        check_range("grammar size", size, 1, MAX_BYTES)
         if unseen := _UNSEEN.search(self.text):
             raise invalid_character("grammar", self.text, unseen.start())
+        check_range("grammar size", self.bytes, 1, MAX_BYTES)
 
-
-@dataclass(frozen=True, slots=True)
-class GrammarExamples:
-    """Texts that a shipped grammar accepts and rejects, and a prompt that suits it."""
-
-    accept: tuple[str, ...]
-    reject: tuple[str, ...]
-    prompt: str
+    @property
+    def bytes(self) -> int:
+        """Its length in UTF-8. Raises DerbyError for half a surrogate pair."""
+        try:
+            return len(self.text.encode())
+        except UnicodeEncodeError as error:
+            raise invalid_character("grammar", self.text, error.start) from error
 
 
 @cache
@@ -84,9 +76,3 @@ def grammar_from_file(path: Path) -> GrammarSource:
                 raise DerbyError(f"Cannot read the grammar {path}: {error}.") from error
             return GrammarSource(kind, text, path.name.removesuffix(suffix))
     raise unknown("kind of grammar", path.name, _SUFFIXES)
-
-
-def examples(name: str) -> GrammarExamples:
-    """The contents of `NAME.examples.json` beside a shipped grammar."""
-    record = json.loads((FOLDER / f"{name}.examples.json").read_text(encoding="utf-8"))
-    return GrammarExamples(tuple(record["accept"]), tuple(record["reject"]), record["prompt"])

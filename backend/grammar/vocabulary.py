@@ -1,4 +1,4 @@
-"""A model's vocabulary as llguidance reads it, in slices that it allows in one go.
+"""A model's vocabulary as llguidance reads it, in slices that it allows in one go, and matchers.
 
 A slice is all tokens that match a regular expression. Where a terminal may go on with anything of
 that shape, the engine takes the slice's ready-made mask instead of walking its tokens one by one.
@@ -10,17 +10,17 @@ llguidance's own slices, masks of C and SQL take three times as long.
 from __future__ import annotations
 
 import re
-import threading
-import weakref
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from backend.errors import DerbyError
 from backend.grammar.sources import GrammarSource
 from backend.text import ByteTokenizer, HfTokenizer, Tokenizer
 
 if TYPE_CHECKING:
-    from llguidance import LLTokenizer
+    from llguidance import LLMatcher, LLTokenizer
 
 #: Each slice is a part of one above it. Keep it so: where two only overlap, and the smaller fits,
 #: the engine walks the rest of the larger. Bounded ones fit bounded terminals too, such as a JSON
@@ -49,6 +49,8 @@ CODE_SLICES: tuple[str, ...] = (
     " [a-zA-Z][a-zA-Z_]*",
     r" [^\x00-\x7F]{1,29}",
 )
+#: What ends a model's thinking; special in some vocabularies.
+_CLOSING = re.compile(r"[<\[]/[a-z]*:?think(?:ing)?[>\]]", re.IGNORECASE)
 _CODE = re.compile(r"(?m)^// slices: code$")
 
 
@@ -69,28 +71,20 @@ class Vocabulary:
     eos_ids: frozenset[int]
 
 
-class Vocabularies:
-    """Builds each tokenizer's vocabulary once (0.1-1 s), while the tokenizer lives; thread-safe."""
-
-    def __init__(self) -> None:
-        self._built: weakref.WeakKeyDictionary[Tokenizer, dict[tuple[str, ...], Vocabulary]] = (
-            weakref.WeakKeyDictionary()
-        )
-        self._lock = threading.Lock()
-
-    def get(self, tokenizer: Tokenizer, slices: tuple[str, ...] = SLICES) -> Vocabulary:
-        """Raises DerbyError as `build` does."""
-        with self._lock:
-            built = self._built.setdefault(tokenizer, {})
-            if slices not in built:
-                built[slices] = build(tokenizer, slices)
-            return built[slices]
+_BUILT: WeakKeyDictionary[Tokenizer, dict[tuple[str, ...], Vocabulary]] = WeakKeyDictionary()
 
 
-def build(tokenizer: Tokenizer, slices: tuple[str, ...] = SLICES) -> Vocabulary:
-    """Build a tokenizer's vocabulary. Raises DerbyError for one that has no end of the text or does
-    not spell texts in bytes.
+def vocabulary_of(tokenizer: Tokenizer, slices: tuple[str, ...] = SLICES) -> Vocabulary:
+    """A tokenizer's vocabulary, built once (0.1-1 s) while the tokenizer lives. Raises DerbyError
+    for one that has no end of the text or does not spell texts in bytes.
     """
+    built = _BUILT.setdefault(tokenizer, {})
+    if slices not in built:
+        built[slices] = _build(tokenizer, slices)
+    return built[slices]
+
+
+def _build(tokenizer: Tokenizer, slices: tuple[str, ...]) -> Vocabulary:
     from llguidance import LLTokenizer, TokenizerWrapper
 
     size, eos = tokenizer.vocab_size, sorted(tokenizer.eos_ids)
@@ -102,18 +96,25 @@ def build(tokenizer: Tokenizer, slices: tuple[str, ...] = SLICES) -> Vocabulary:
         known = min(size, len(tokenizer.fast))
         try:
             # The logits may be wider than the tokenizer (padding) or, rarely, narrower.
-            tokens = from_tokenizer(
-                tokenizer.fast, max(size, len(tokenizer.fast)), eos, list(slices)
-            )
+            tokens = from_tokenizer(tokenizer.fast, max(size, len(tokenizer.fast)), eos, [])
         except ValueError as error:
             raise _unfit(str(error)[:80]) from error
+        added = {
+            i: token.content.encode()
+            for i, token in tokenizer.fast.added_tokens_decoder.items()
+            if (not token.special or _CLOSING.fullmatch(token.content))
+            and i not in tokenizer.eos_ids
+        }
+        if any(tokens.is_special_token(i) or tokens.decode_bytes([i]) != added[i] for i in added):
+            tokens = LLTokenizer(TokenizerWrapper(_Added(tokens, added)), eos_token=eos, slices=[])
     elif isinstance(tokenizer, ByteTokenizer):
-        tokens = LLTokenizer(TokenizerWrapper(_Bytes()), eos_token=eos, slices=list(slices))
-        known = tokens.vocab_size
+        tokens = LLTokenizer(TokenizerWrapper(_Bytes()), eos_token=eos, slices=[])
+        known = min(size, tokens.vocab_size)
     else:
         raise _unfit(type(tokenizer).__name__)
-    known = min(known, size)
-    return Vocabulary(tokens, size, known, frozenset(i for i in eos if i < known))
+    return Vocabulary(
+        tokens.with_slices(list(slices)), size, known, frozenset(i for i in eos if i < known)
+    )
 
 
 def _unfit(why: str) -> DerbyError:
@@ -121,6 +122,22 @@ def _unfit(why: str) -> DerbyError:
         f"This model's tokenizer takes no grammar ({why}): choose another model, or a column "
         "without a grammar."
     )
+
+
+class _Added:
+    """A vocabulary whose added tokens stand for their text, such as <tool_call>: llguidance takes
+    each of the form <...> for special, and allows it nowhere.
+    """
+
+    def __init__(self, tokens: LLTokenizer, added: Mapping[int, bytes]) -> None:
+        self.bos_token_id, self.eos_token_id = None, tokens.eos_token
+        ids = range(tokens.vocab_size)
+        self.tokens = [added[i] if i in added else tokens.decode_bytes([i]) for i in ids]
+        self.special_token_ids = [i for i in ids if tokens.is_special_token(i) and i not in added]
+        self._tokenize = tokens.tokenize_bytes
+
+    def __call__(self, text: bytes) -> list[int]:
+        return self._tokenize(text)
 
 
 class _Bytes:
@@ -132,3 +149,13 @@ class _Bytes:
 
     def __call__(self, text: bytes) -> list[int]:
         return list(text)
+
+
+def compile_matcher(definition: str, tokens: LLTokenizer) -> LLMatcher:
+    """Make a matcher at the start of a text, with llguidance's own limits or wider ones. Ask it
+    whether it has failed: it never raises. Native code runs: see `constraint.bounded`.
+    """
+    from llguidance import LLMatcher, LLParserLimits
+
+    limits = LLParserLimits(step_max_items=100_000, verbose_errors=False)
+    return LLMatcher(tokens, definition, log_level=0, limits=limits)

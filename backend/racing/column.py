@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -27,8 +27,7 @@ from backend.events import (
     Step,
 )
 from backend.grammar.check import StoppedError, judge_apart
-from backend.grammar.grammars import GrammarCompiler
-from backend.grammar.thinking import BehindThinking, closing_tag
+from backend.grammar.constraint import GrammarCompiler, closing_tag
 from backend.libraries.lane import library_events
 from backend.libraries.library import Library
 from backend.programs.parser import Program, is_program, parse_program
@@ -67,8 +66,6 @@ class ColumnRun:
     _calls: int = 0  # of the draft
     _call_seconds: float = 0.0  # what one takes, as it was timed before
     _drafting: float = 0.0  # seconds of all
-    _answer: list[str] = field(default_factory=list)
-    _thinking: bool = False  # what is written next is no part of the answer
 
     def events(self) -> Generator[Event | None]:
         """Every event. Raises what the column cannot do: DerbyError, or a library's error."""
@@ -92,7 +89,7 @@ class ColumnRun:
             target.spec.parts,
             column.keeps_text(hottest(request.sampling, program)),
         )
-        grammars = GrammarCompiler(self.models.grammars, target.tokenizer)
+        grammars = GrammarCompiler(target.tokenizer)
         try:
             constraint = self._constraint(grammars, target, prompt, program)
         except StoppedError:
@@ -118,7 +115,6 @@ class ColumnRun:
             if reading is not None and reading.tokens:
                 yield from reading.copied(index, prompt, parts)
                 reading, self._rows = None, len(reading.tokens)
-            self._thinking = constraint.thinking
             for event in loop:
                 if isinstance(event, Prefilled) and reading is not None:
                     reading.add(event, parts)
@@ -157,10 +153,7 @@ class ColumnRun:
             return Constraint()
         grammars.prepare(grammar, stopped=self.stopped)
         with self.lane.clock.step(), self.lane.clock.part("mask"):
-            constraint = grammars.compile(grammar)
-            if closing := closing_tag(prompt, tokenizer.piece):
-                constraint = BehindThinking(constraint, closing, tokenizer.piece)
-        return constraint
+            return grammars.compile(grammar, closing=closing_tag(prompt, tokenizer.piece))
 
     def _parts(
         self,
@@ -221,13 +214,10 @@ class ColumnRun:
                 self._calls += event.calls
                 self._drafting += event.seconds["draft"]
             event, self._rows = replace(event, rows=event.rows + self._rows), 0
-        if not self._thinking:
-            self._answer += [text for _, text in getattr(event, "spans", ())]
-        self._thinking = parts.constraint.thinking
         if isinstance(event, Finished):
             drafter.conclude()
-            if event.reason == "end of text" and not self._thinking:
-                news += self._judged()
+            if event.reason == "end of text":
+                news += self._judged(parts.constraint.answer())
             seconds = self._drafting / self._calls if self._calls else self._call_seconds
             news += self._known_costs(target, seconds)
         decided: list[Event] = []
@@ -239,15 +229,12 @@ class ColumnRun:
             decided.append(Decided(self.lane.column, settings, predicted, why, declined, plain))
         return [*news, *decided, event] if isinstance(event, Finished) else [event, *decided]
 
-    def _judged(self) -> list[Event]:
-        """How the whole answer, without the thinking in front of it, is judged if a JSON Schema let
-        it end. That is on nobody's clock.
-        """
+    def _judged(self, answer: str) -> list[Event]:
+        """How the whole answer is judged if a JSON Schema let it end. That is on nobody's clock."""
         grammar = self.column.grammar
         if grammar is None or grammar.kind != "json_schema" or is_program(self.request.prompt):
             return []
-        text = "".join(self._answer)
-        judgement = judge_apart(grammar.text, text, stopped=self.stopped)
+        judgement = judge_apart(grammar.text, answer, stopped=self.stopped)
         return [Judged(self.lane.column, judgement.verdict, judgement.why)]
 
     def _known_costs(self, target: Engine, call_seconds: float) -> list[Event]:

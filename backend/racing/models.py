@@ -18,7 +18,6 @@ from backend.engines.heads.draft import HeadNetwork
 from backend.engines.heads.file import SHIPPED, read_head
 from backend.engines.heads.opening import open_head, place_for
 from backend.errors import DerbyError
-from backend.grammar.grammars import Grammars
 from backend.libraries.registry import declared
 from backend.limits import PRIVATE, Limits
 from backend.models.hub import HUB_ID, hub_folder
@@ -44,7 +43,7 @@ Say = Callable[[str], None]
 
 class LoadedModels:
     """Keeps the models used last, so that a race rarely loads one, each once however many columns
-    use it; in `sessions` their caches, in `grammars` what grammar columns share.
+    use it; in `sessions` their caches.
 
     Weights and caches take at most `budget` bytes; None: what `model_budget` says. Trained heads
     are not counted. With `idle_warm_up` the owner calls `warm_up` when it has nothing better to do.
@@ -55,12 +54,10 @@ class LoadedModels:
         budget: int | None = None,
         *,
         idle_warm_up: bool = False,
-        grammars: Grammars | None = None,
         limits: Limits = PRIVATE,
     ) -> None:
         self.limits = limits
         self.sessions = Sessions(self.make_room)
-        self.grammars = grammars or Grammars()
         self._budget = budget
         self._warm_up = FIRST_PASSES if idle_warm_up else WARM_UP
         self._loaded: OrderedDict[ModelSpec, Any] = OrderedDict()  # the last used last

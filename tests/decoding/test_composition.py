@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lib import compile_grammar, run
+from lib import compile_grammar, examples, run
 
 from backend.decoding.constraint import Masks
 from backend.decoding.sampling import Sampler
 from backend.engines.fake import FakeEngine, FakeSession
 from backend.events import Event, Step
 from backend.grammar.constraint import GrammarConstraint
-from backend.grammar.sources import GrammarSource, examples, shipped
+from backend.grammar.sources import GrammarSource, shipped
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.scoreboard import Scoreboard

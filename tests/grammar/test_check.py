@@ -11,22 +11,14 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+from lib import examples
 
+from backend.cli.main import app
 from backend.errors import DerbyError
 from backend.grammar import check as module
-from backend.grammar.check import (
-    MAX_TEXT,
-    CheckFailedError,
-    Fit,
-    StoppedError,
-    check,
-    judge_apart,
-)
-from backend.grammar.compile import compile_matcher
-from backend.grammar.grammars import MAX_VERDICTS, GrammarCompiler, Grammars
-from backend.grammar.sources import GrammarSource, examples, shipped
+from backend.grammar.check import MAX_TEXT, Fit, StoppedError, check, judge_apart, require
+from backend.grammar.sources import GrammarSource, shipped
 from backend.processes import from_lasting_thread
-from backend.text import ByteTokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
 GOOD = GrammarSource("lark", 'start: "a" /[0-9]+/', "good")
@@ -38,22 +30,16 @@ HOG = GrammarSource(
 )
 
 
-def answered(definition: str, text: str) -> Fit:
-    """What the child would say, in this process."""
-    return Fit(**module._answer({"definition": definition, "text": text}))
-
-
-def test_fit_tells_what_the_language_says() -> None:
+def test_fit_is_what_the_language_says() -> None:
     """Every text of up to four characters, against the finite language written out."""
     language = {"ab\u00e9", "ab\u00e9\u00e9", "a\u20ac", "c"}
-    grammar = 'start: "a" ("b\u00e9" "\u00e9"? | "\u20ac") | "c"'
-    definition = json.dumps({"grammars": [{"lark_grammar": grammar}]})
+    source = GrammarSource("lark", 'start: "a" ("b\u00e9" "\u00e9"? | "\u20ac") | "c"', "listed")
     beginnings = {text[:n] for text in language for n in range(len(text) + 1)}
     for length in range(5):
         for letters in itertools.product("ab\u00e9\u20acc", repeat=length):
             text = "".join(letters)
             accepted = max(n for n in range(length + 1) if text[:n] in beginnings)
-            fit = answered(definition, text)
+            fit = module._fit(source, text)
             assert fit.accepted == accepted
             assert accepted < length or fit.accepting == (text in language)
 
@@ -71,6 +57,49 @@ def test_any_text_up_to_a_length_is_tried() -> None:
     with pytest.raises(DerbyError, match=rf"{MAX_TEXT + 1}; .*{MAX_TEXT}"):
         check(anything, "a" * (MAX_TEXT + 1))
     assert check(anything, "\0\n\r\u2028\ud800").accepted == 5
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "text", "code"),
+    [
+        ("a.regex", "ab+", "abb", 0),
+        ("a.regex", "ab+", None, 0),
+        ("a.regex", "ab+", "a", 1),
+        ("a.regex", "ab+", "", 1),
+        ("a.regex", "b*", "", 0),
+        ("a.lark", 'start: "ab"', "ac", 1),
+        ("a.gbnf", 'root ::= "a"+', "aa", 0),
+        ("a.schema.json", '{"type": "strin"}', '""', 2),
+    ],
+)
+def test_the_exit_code_says_whether_a_whole_text_fits(
+    tmp_path: Path, file: str, content: str, text: str | None, code: int
+) -> None:
+    from typer.testing import CliRunner
+
+    (tmp_path / file).write_text(content)
+    more = [] if text is None else ["--text", text]
+    assert CliRunner().invoke(app, ["grammar", str(tmp_path / file), *more]).exit_code == code
+
+
+def properties(count: int) -> GrammarSource:
+    """A schema of optional properties; each adds some four items to a row of the parser."""
+    names = {f"property{i}": {"type": "string"} for i in range(count)}
+    schema = {"type": "object", "properties": names, "additionalProperties": False}
+    return GrammarSource("json_schema", json.dumps(schema), "wide")
+
+
+def test_a_schema_is_good_if_what_it_has_can_be_written() -> None:
+    """260 optional properties stopped at "{", and the check said that they work."""
+    text = json.dumps({f"property{i}": "x" for i in (0, 7, 259)})
+    assert check(properties(260), text) == Fit(len(text), accepting=True)
+    behind = GrammarSource(
+        "json_schema",
+        json.dumps({"items": json.loads(properties(2000).text), "type": "array"}),
+        "wide",
+    )
+    with pytest.raises(DerbyError, match=r"more than can be followed.*simplify"):
+        check(behind)
 
 
 def test_what_would_run_for_ever_is_stopped_at_the_deadline() -> None:
@@ -97,74 +126,50 @@ def test_what_swells_is_stopped_at_the_memory_limit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "error", "sentence"),
-    [(signal.SIGKILL, CheckFailedError, "killed"), (signal.SIGSEGV, DerbyError, "simplify")],
+    ("number", "sentence", "times"),
+    [(signal.SIGKILL, "killed", 2), (signal.SIGSEGV, "simplify", 1)],
 )
-def test_a_child_that_dies_is_one_sentence(
-    number: signal.Signals, error: type[DerbyError], sentence: str
+def test_a_child_that_dies_is_one_sentence_and_only_a_grammars_own_doing_is_remembered(
+    number: signal.Signals, sentence: str, times: int
 ) -> None:
+    started = 0
+
     def kill(start: object) -> object:
+        nonlocal started
+        started += 1
         child = from_lasting_thread(start)  # type: ignore[arg-type]
         child.send_signal(number)
         return child
 
-    with (
-        patch.object(module, "from_lasting_thread", kill),
-        pytest.raises(error, match=sentence),
-    ):
-        check(GOOD)
+    source = GrammarSource("lark", f'start: "{number}"', "good")
+    with patch.object(module, "from_lasting_thread", kill):
+        for _ in range(2):
+            with pytest.raises(DerbyError, match=sentence):
+                require(source)
+        for grammar in shipped().values():
+            require(grammar)
+    assert started == times
 
 
 def test_an_answer_that_is_not_wanted_or_does_not_come_condemns_no_grammar(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    grammars, looks = Grammars(), iter([False, False, True, True])
+    looks = iter([False, False, True, True])
     begun = time.monotonic()
     with pytest.raises(StoppedError):
-        grammars.check(ENDLESS, lambda: next(looks))
+        require(ENDLESS, lambda: next(looks))
     assert time.monotonic() - begun < 3
     monkeypatch.setattr(module, "PATIENCE", -5.0)
-    with pytest.raises(CheckFailedError, match="try again"):
-        grammars.check(GOOD)
+    with pytest.raises(DerbyError, match="try again"):
+        require(GOOD)
     monkeypatch.undo()
-    grammars.check(GOOD)
-
-
-def test_verdicts_are_remembered_and_what_ships_is_trusted() -> None:
-    """Twelve columns with one endless grammar took twelve deadlines."""
-    grammars = Grammars()
-    with patch("backend.grammar.grammars.check") as asked:
-        for source in shipped().values():
-            grammars.check(source)
-        assert not asked.called
-        asked.side_effect = DerbyError("it is wrong")
-        for _ in range(3):
-            with pytest.raises(DerbyError, match="it is wrong"):
-                grammars.check(ENDLESS)
-        assert asked.call_count == 1
-        asked.side_effect = None
-        for n in range(MAX_VERDICTS):
-            grammars.check(GrammarSource("lark", f'start: "{n}"', "good"))
-        grammars.check(GOOD)
-        assert len(grammars._verdicts) <= MAX_VERDICTS
-
-
-def test_a_column_compiles_once_what_its_slots_share_and_each_starts_at_the_beginning() -> None:
-    compiler = GrammarCompiler(Grammars(), ByteTokenizer())
-    compiler.prepare(shipped()["yes_no"])
-    with patch("backend.grammar.grammars.compile_matcher", wraps=compile_matcher) as compiled:
-        first, second = (compiler.compile(shipped()["yes_no"]) for _ in range(2))
-        start = first.expected()
-        first.advance(list(b"Yes"))
-        third = compiler.compile(shipped()["yes_no"])
-        assert first.expected() != start == second.expected() == third.expected()
-        assert compiled.call_count == 1
+    require(GOOD)
 
 
 def test_the_child_imports_nothing_heavy() -> None:
     program = (
         "import sys; from backend.grammar.check import _answer\n"
-        "_answer({'definition': '', 'text': ''})\n"
+        "_answer({'grammar': {'kind': 'regex', 'text': 'a', 'name': ''}, 'text': ''})\n"
         "assert not {'torch', 'transformers', 'openvino', 'gradio'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)

@@ -2,27 +2,19 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
-from lib import compile_grammar
+from lib import accepts, examples
 
 from backend.errors import DerbyError
 from backend.grammar.check import check
-from backend.grammar.compile import composed, definition_of, led_by
-from backend.grammar.sources import GrammarSource, Kind, examples, grammar_from_file, shipped
-from backend.text import ByteTokenizer
-from backend.types import Proposal
-
-BYTES = ByteTokenizer()
+from backend.grammar.compile import composed
+from backend.grammar.sources import MAX_BYTES, GrammarSource, Kind, grammar_from_file, shipped
 
 
 def lark(text: str) -> GrammarSource:
     return GrammarSource("lark", text, "test")
-
-
-def accepts(source: GrammarSource, text: str) -> bool:
-    draft = Proposal.chain([*text.encode(), BYTES.EOS])
-    return compile_grammar(source, BYTES).cut(draft) is draft
 
 
 @pytest.mark.parametrize("name", shipped())
@@ -44,16 +36,13 @@ def test_sql_is_composed_into_a_fence() -> None:
         composed("%import mine\nstart: mine")
 
 
-def test_a_text_may_be_led_by_another() -> None:
-    from backend.grammar.compile import compile_matcher
-    from backend.grammar.vocabulary import build
-
-    for source in (lark('start: "é" | "b"'), GrammarSource("json_schema", '{"const": 1}', "test")):
-        matcher = compile_matcher(led_by('say "\n: ', definition_of(source)), build(BYTES).tokens)
-        text = 'say "\n: é' if source.kind == "lark" else 'say "\n: 1'
-        spelled = list(text.encode())
-        assert matcher.try_consume_tokens(spelled) == len(spelled)
-        assert matcher.is_accepting()
+#: Met with itself, and that again.
+LOOP: dict[str, Any] = {
+    "$defs": {"a": {"anyOf": [{"type": "null"}, {"properties": {"x": {"$ref": "#/$defs/a"}}}]}},
+    "allOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/a", "minProperties": 1}],
+}
+#: A string with nine of each letter.
+SEARCHES = json.dumps({"allOf": [{"pattern": f"(.*{c}){{9}}"} for c in "abcdefghij"]})
 
 
 @pytest.mark.parametrize(
@@ -70,6 +59,14 @@ def test_a_text_may_be_led_by_another() -> None:
         ("json_schema", '{"uniqueItems": true}', "uniqueItems"),
         ("json_schema", '{"a": ', "JSON Schema is wrong: Expecting value: line 1"),
         ("json_schema", '{"maximum": NaN}', "JSON Schema is wrong"),
+        (
+            "json_schema",
+            json.dumps(LOOP),
+            "written (Schema intersection stack level exceeded): simplify",
+        ),
+        ("json_schema", SEARCHES, "written (Unable to determine if regex is empty): simplify"),
+        ("gbnf", 'rot ::= "a"', "GBNF is wrong: No 'root' rule"),
+        ("gbnf", "root ::= a", "GBNF is wrong: Rule 'a' not found"),
     ],
 )
 def test_the_sentence_has_the_engines_words(kind: Kind, text: str, sentence: str) -> None:
@@ -84,11 +81,51 @@ def test_what_a_grammar_cannot_enforce_may_be_left_to_the_check_at_the_end() -> 
     assert check(GrammarSource("json_schema", json.dumps(schema), "test"), "[1, 1]").accepting
 
 
-def test_gbnf_is_refused_in_one_sentence(tmp_path: Path) -> None:
-    path = tmp_path / "mine.gbnf"
-    path.write_text('root ::= "a"')
-    with pytest.raises(DerbyError, match="GBNF"):
-        compile_grammar(grammar_from_file(path), BYTES)
+GBNF = r"""
+# A list of numbers or names.
+root  ::= item ("," ws item){0,2} "\n"
+item  ::= number | "\"" [a-z_]+ "\""
+number ::= "-"? [0-9] [0-9]* ("." [0-9]{1,2})?
+ws    ::= [ \t]*
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "fits"),
+    [
+        ('-12.50, "a_b",7\n', True),
+        ("1\n", True),
+        ("1.234\n", False),
+        ("1,2,3,4\n", False),
+        ("1", False),
+        ('"A"\n', False),
+    ],
+)
+def test_gbnf_is_read_by_the_engines_converter(text: str, fits: bool) -> None:
+    assert accepts(GrammarSource("gbnf", GBNF, "test"), text) == fits
+
+
+@pytest.mark.parametrize(
+    ("text", "fits"),
+    [
+        ('{"a": {"a": {}}}', True),
+        ('{"a":{"a":{}}}', True),
+        (json.dumps(json.loads('{"a":' * 12 + "{}" + "}" * 12), indent=2), True),
+        (json.dumps(json.loads('{"a":' * 7 + "{}" + "}" * 7), indent=4), True),
+        ('{\n\t"a": {\n\t\t"a": {}\n\t}\n}', True),
+        ('{\r\n  "a": {}\r\n}', True),
+        ('{"a":  {}}', False),
+        ('{\n\n"a": {}}', False),
+        ('{"a": {}}\n', False),
+    ],
+)
+def test_white_space_is_what_printers_of_json_write(text: str, fits: bool) -> None:
+    """Not any: a small model that may write one more space for ever will."""
+    nested = '{"type": "object", "properties": {"a": {"$ref": "#"}}, "additionalProperties": false'
+    assert accepts(GrammarSource("json_schema", f"{nested}}}", "test"), text) == fits
+    free = f'{nested}, "x-guidance": {{"whitespace_flexible": true}}}}'
+    if not text.endswith("\n"):
+        assert accepts(GrammarSource("json_schema", free, "test"), text)
 
 
 @pytest.mark.parametrize(
@@ -118,3 +155,10 @@ def test_text_that_reads_as_what_it_is_not_is_refused() -> None:
     lark(r'"\u202e"' + "\u200d\u2065\u00e9")
     with pytest.raises(DerbyError, match="D800"):
         lark("\ud800")
+
+
+def test_a_grammar_has_a_longest_size_in_bytes() -> None:
+    regex = "a" + "\u00e9" * ((MAX_BYTES - 2) // 2)
+    GrammarSource("regex", regex, "long")
+    with pytest.raises(DerbyError, match="grammar size"):
+        GrammarSource("regex", regex + "\u00e9", "long")

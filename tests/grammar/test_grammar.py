@@ -2,17 +2,15 @@
 
 import itertools
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lib import compile_grammar
-from small_tokenizer import small_tokenizer
+from lib import compile_grammar, examples
 
 from backend.grammar.constraint import GrammarConstraint
-from backend.grammar.sources import GrammarSource, examples, shipped
+from backend.grammar.sources import GrammarSource, shipped
 from backend.text import ByteTokenizer, HfTokenizer
 from backend.types import Proposal
 
@@ -57,16 +55,6 @@ def path_to(proposal: Proposal, node: int) -> list[int]:
 
 def root_mask(constraint: GrammarConstraint) -> np.ndarray:
     return constraint.masks_along(Proposal()).allowed[0]
-
-
-def accepts(source: GrammarSource, text: str) -> bool:
-    """True if every byte is allowed in turn and the text may end there."""
-    constraint = compile_grammar(source, ByteTokenizer())
-    for token in [*spelled(text), EOS]:
-        if not root_mask(constraint)[token]:
-            return False
-        constraint.advance([token])
-    return constraint.finished()
 
 
 @st.composite
@@ -168,34 +156,12 @@ def test_misuse_is_an_exception_not_a_wrong_mask() -> None:
         after("").advance(spelled("z"))
 
 
-def test_json_whitespace_is_bounded_unless_the_schema_chooses() -> None:
-    body = '"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"]'
-    plain = GrammarSource("json_schema", f"{{{body}}}", "plain")
-    free = GrammarSource(
-        "json_schema", f'{{{body}, "x-guidance": {{"whitespace_flexible": true}}}}', "free"
-    )
-    assert accepts(plain, '{"a": 1}')
-    assert accepts(plain, '{\n  "a": 1\n}')
-    assert not accepts(plain, '{   "a": 1}')
-    assert accepts(free, '{   "a": 1}')
-
-
 @pytest.fixture(scope="module")
 def built_in() -> HfTokenizer:
     from backend.models.files import model_files
 
     files = model_files("built-in", print)
     return HfTokenizer(files.folder, files.eos_ids, files.vocab_size)
-
-
-def test_a_grammar_may_name_the_end_itself(tmp_path: Path) -> None:
-    """It was called fit, and then no token fitted in any column."""
-    tokenizer = small_tokenizer(tmp_path)
-    constraint = compile_grammar(GrammarSource("lark", 'start: "a" <eos>', "own"), tokenizer)
-    (letter,) = tokenizer.encode("a", chat=False)
-    assert np.flatnonzero(root_mask(constraint)).tolist() == [letter]
-    constraint.advance([letter])
-    assert set(np.flatnonzero(root_mask(constraint))) == tokenizer.eos_ids
 
 
 @pytest.mark.thorough

@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 from backend.errors import DerbyError
-from backend.grammar.constraint import NativeCalls
+from backend.grammar.constraint import bounded
 from backend.racing.hosts.process import cause_of_death
 
 ROOT = Path(__file__).resolve().parents[2]
 #: A busy loop stands for native code that never returns, sleep for a machine that is halted.
 LOOP = """
 import time
-from backend.grammar.constraint import NativeCalls
-calls = NativeCalls(0.3)
-with calls.bounded():
-    with calls.bounded():
+from backend.grammar.constraint import bounded, end_process_after
+end_process_after(0.3)
+with bounded():
+    with bounded():
         pass
     time.sleep(0.6)
     print("alive", flush=True)
@@ -47,7 +47,7 @@ def test_calls_that_return_disarm_the_timer() -> None:
 def test_a_panic_is_a_sentence_and_nothing_else_is_touched() -> None:
     # As pyo3 defines it: no Exception.
     panic = type("PanicException", (BaseException,), {})
-    with pytest.raises(DerbyError, match="simplify"), NativeCalls().bounded():
+    with pytest.raises(DerbyError, match="simplify"), bounded():
         raise panic
-    with pytest.raises(KeyboardInterrupt), NativeCalls().bounded():
+    with pytest.raises(KeyboardInterrupt), bounded():
         raise KeyboardInterrupt

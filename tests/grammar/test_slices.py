@@ -7,11 +7,12 @@ from collections.abc import Iterable
 from functools import cache
 
 import pytest
+from lib import examples
 from llguidance import LLInterpreter, LLTokenizer, TokenizerWrapper
 
-from backend.grammar.compile import compile_matcher, definition_of
-from backend.grammar.sources import GrammarSource, examples, shipped
-from backend.grammar.vocabulary import CODE_SLICES, SLICES, slices_of
+from backend.grammar.compile import definition_of
+from backend.grammar.sources import GrammarSource, shipped
+from backend.grammar.vocabulary import CODE_SLICES, SLICES, compile_matcher, slices_of
 
 OTHERS = [
     '"',

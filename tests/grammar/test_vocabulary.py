@@ -8,7 +8,7 @@ from lib import compile_grammar
 from small_tokenizer import TOKENS, saved, small_tokenizer
 
 from backend.errors import DerbyError
-from backend.grammar.sources import GrammarSource
+from backend.grammar.sources import GrammarSource, shipped
 from backend.types import Proposal
 
 REGEX = GrammarSource("regex", "a+b?", "test")
@@ -52,3 +52,38 @@ def test_the_tokenizer_itself_is_not_changed(tmp_path: Path) -> None:
     compile_grammar(REGEX, tokenizer)
     assert tokenizer.fast.backend_tokenizer.to_str() == before
     assert len(tokenizer.fast) == len(TOKENS)
+
+
+@pytest.mark.parametrize("special", [False, True])
+def test_an_added_token_is_its_text_unless_it_is_special(tmp_path: Path, special: bool) -> None:
+    """The shipped grammar of tool calls forced a spelling of <tool_call> that no caller writes."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    made: Any = Tokenizer(models.BPE({text: i for i, text in enumerate(["<eos>", *letters])}, []))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    added = ["<tool_call>", "</tool_call>", "na\u00efve"]
+    made.add_tokens([AddedToken(text, special=special, normalized=False) for text in added])
+    made.add_special_tokens([AddedToken("</think>", special=True, normalized=False)])
+    tokenizer = saved(made, tmp_path, width=300)
+    ids = tokenizer.fast.convert_tokens_to_ids([*added, "</think>"])
+
+    call = '\n{"name": "set_timer", "arguments": {"minutes": 1, "label": null}}\n'
+    constraint = compile_grammar(shipped()["tool_call"], tokenizer)
+    assert constraint.masks_along(Proposal()).allowed[0, ids].tolist() == [
+        not special, False, not special, True,
+    ]  # fmt: skip
+    if special:
+        return
+    constraint.advance(tokenizer.encode(f"na\u00efve<tool_call>{call}"[:-1], chat=False))
+    assert list(constraint.forced(9)) == tokenizer.encode("\n</tool_call>", chat=False)
+    constraint.advance(tokenizer.encode("\n</tool_call>", chat=False))
+    assert constraint.expected() == ""
+    # The tag that ends a model's thinking is one wherever a grammar begins behind it.
+    behind = compile_grammar(REGEX, tokenizer, "</think>")
+    behind.advance(tokenizer.encode("na\u00efve a</think>", chat=False))
+    letter = tokenizer.encode("a", chat=False)
+    assert behind.masks_along(Proposal()).allowed.nonzero()[1].tolist() == letter
+    behind.advance(letter)
+    assert behind.answer() == "a"

@@ -17,7 +17,7 @@ from backend.decoding.sampling import Sampler
 from backend.engines.fake import FakeEngine
 from backend.errors import DerbyError
 from backend.events import Decided, Event, Fed, Filled, Step
-from backend.grammar.grammars import GrammarCompiler, Grammars
+from backend.grammar.constraint import GrammarCompiler
 from backend.grammar.sources import GrammarSource
 from backend.programs.healing import Healing
 from backend.programs.parser import Gen, parse_program
@@ -225,7 +225,7 @@ def test_healing_goes_together_with_a_grammar(tmp_path: Path, slot: str) -> None
     """Healing took the place of the column's own grammar, so that a slot held anything at all."""
     tokenizer = small_tokenizer(tmp_path)
     engine, program = FakeEngine(vocab_size=16), parse_program(f"ca{{{{{slot}}}}}a{{{{{slot}}}}}")
-    compiler = GrammarCompiler(Grammars(), tokenizer)
+    compiler = GrammarCompiler(tokenizer)
     own = GrammarSource("regex", "[bc]c", "own")
     compiler.prepare(own, *slot_grammars(program))
     for seed in range(8):
@@ -250,7 +250,7 @@ def test_what_is_healed_is_not_lost_with_a_limit(tmp_path: Path) -> None:
     """
     tokenizer = small_tokenizer(tmp_path)
     engine, program = FakeEngine(vocab_size=16), parse_program('cab{{gen "v" max_tokens=1}}!')
-    compiler = GrammarCompiler(Grammars(), tokenizer)
+    compiler = GrammarCompiler(tokenizer)
     own = GrammarSource("regex", "[bc]+", "own")
     compiler.prepare(own)
     shown = set[str]()

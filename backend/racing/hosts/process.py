@@ -19,7 +19,7 @@ from typing import Any
 
 from backend.errors import DerbyError
 from backend.events import Event, Preparing, from_json, to_json
-from backend.grammar.grammars import Grammars
+from backend.grammar.constraint import end_process_after
 from backend.limits import PRIVATE, Limits
 from backend.models.files import give_titles
 from backend.processes import die_with_parent, from_lasting_thread, spawn
@@ -187,7 +187,8 @@ def work(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every request
     give_titles(titles)
-    models = LoadedModels(idle_warm_up=True, grammars=Grammars(GRAMMAR_DEADLINE), limits=limits)
+    end_process_after(GRAMMAR_DEADLINE)
+    models = LoadedModels(idle_warm_up=True, limits=limits)
 
     def prepare(event: Event) -> None:
         if isinstance(event, Preparing):
