@@ -58,7 +58,7 @@ class Examples(NamedTuple):
     accept: list[str]
     reject: list[str]
     prompt: str
-    narrower: list[str] = []
+    narrower: Sequence[str] = ()
 
 
 @cache

@@ -123,7 +123,7 @@ def judge_apart(
     try:
         reply = _ask({"schema": schema, "text": text}, deadline, stopped)
     except DerbyError as error:
-        reply = {"wrong": str(error)}
+        return Judgement("unchecked", str(error).rstrip("."))
     if "wrong" in reply:
         return Judgement("unchecked", reply["wrong"].rstrip("."))
     return Judgement(**reply)

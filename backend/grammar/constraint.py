@@ -7,7 +7,6 @@ parser over derivative-based lexemes. A mask takes tens to hundreds of microseco
 from __future__ import annotations
 
 import itertools
-import os.path
 import re
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -222,7 +221,8 @@ class GrammarConstraint(Constraint):
             while node >= 0:
                 path.insert(0, node)
                 node = proposal.parents[node]
-            shared = len(os.path.commonprefix([path, at]))
+            pairs = zip(path, at, strict=False)
+            shared = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
             if shared < len(at) and self._rolls_back:
                 matcher.rollback(len(at) - shared)
                 del at[shared:]
