@@ -12,14 +12,14 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from backend.errors import DerbyError
-from backend.grammar.compile import compile_matcher, definition_of
+from backend.grammar.compile import definition_of
 from backend.grammar.judge import judge
 from backend.grammar.schema import read
 from backend.grammar.sources import GrammarSource
-from backend.grammar.vocabulary import build
+from backend.grammar.vocabulary import compile_matcher, vocabulary_of
 from backend.text import ByteTokenizer
 
-BYTES = build(ByteTokenizer(), ()).tokens
+BYTES = vocabulary_of(ByteTokenizer(), ()).tokens
 INT64 = {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}
 CAT = {"properties": {"kind": {"const": "cat", "default": "cat"}, "n": {"type": "integer"}}}
 DOG = {"properties": {"kind": {"const": "dog", "default": "dog"}, "n": {"type": "integer"}}}
