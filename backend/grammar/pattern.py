@@ -5,7 +5,7 @@ llguidance and the judge read them. Both find the same: no dialect of either shi
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from backend.errors import DerbyError
@@ -105,7 +105,8 @@ def _regular(alternatives: list[list[_Term]], *, first: bool, last: bool) -> str
                     last=last and once and index == end,
                 )
                 parts.append(f"{term.text}{inner}){term.count}")
-        written.append("".join(parts))
+        # llguidance knows "^" before "$" alone.
+        written.append("".join(parts if solid else sorted(parts, reverse=True)))
     return "|".join(written)
 
 
@@ -142,11 +143,11 @@ class _Reader:
         count = _COUNT.match(self.pattern, self.at)
         if count is None:
             return atom
-        if atom.place and not atom.text.startswith(("(?=", "(?!")):
+        if atom.place:
             raise self.wrong("a place cannot be repeated")
         # Whether it takes few or many first decides nothing about a match.
         self.at = count.end() + self.pattern.startswith("?", count.end())
-        return _Term(atom.text, count[0], atom.inner, atom.place, atom.refers_back)
+        return replace(atom, count=count[0])
 
     def atom(self) -> _Term:
         character = self.pattern[self.at]

@@ -53,8 +53,10 @@ _FAR = 10**18 - 256
 _NEAR = Decimal("1e-30")
 #: From here on not every integer is a double.
 _EXACT = 2**53
-#: A divisor is a whole number of this size at most, over a power of ten.
-_LARGEST_DIVISOR = 2**32 - 1
+#: A divisor is a whole number over a power of ten. llguidance has a state for each remainder, and
+#: computes with both in 32 bits.
+_LARGEST_DIVISOR = 50_000
+_MOST_PLACES = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,9 +276,9 @@ def _is_held(divisor: Decimal) -> bool:
     if divisor > _LARGEST_DIVISOR:
         return False
     whole, places = float(divisor), 0
-    while whole % 1:
+    while whole % 1 and places < _MOST_PLACES:
         whole, places = whole * 10, places + 1
-    return whole <= _LARGEST_DIVISOR and Decimal(int(whole)).scaleb(-places) == divisor
+    return 1 <= whole <= _LARGEST_DIVISOR and Decimal(whole).scaleb(-places) == divisor
 
 
 def _short(number: Decimal) -> str:
