@@ -20,9 +20,17 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from backend.engines.heads.file import HeadShape, embeddings, shape_of, tensor
-from backend.engines.heads.network import LAYER_TENSORS, KeyValue, TorchHead, as_layer
+from backend.engines.heads.file import HeadShape, embeddings, tensor
+from backend.engines.heads.network import KeyValue, TorchHead, as_layer
 from experiments.training.shards import Shard, Text, groups
+
+#: What the target calls a layer's weights, by what they are called here.
+LAYER_TENSORS = {
+    **{f"{name}_proj": f"self_attn.{name}_proj" for name in "qkvo"},
+    **{f"{name}_proj": f"mlp.{name}_proj" for name in ("gate", "up", "down")},
+    "input_layernorm": "input_layernorm",
+    "post_attention_layernorm": "post_attention_layernorm",
+}
 
 #: Later draft steps count for less: they are reached less often.
 FADE = 0.7
@@ -56,6 +64,23 @@ class Lesson:
     loss: Tensor
     hit: float
     tokens: int
+
+
+def shape_of(config: dict[str, Any], layers: int, reads: tuple[int, ...]) -> HeadShape:
+    """The head that suits a Llama-shaped target with this config.json."""
+    heads = config["num_attention_heads"]
+    rope = config.get("rope_parameters") or {}
+    return HeadShape(
+        hidden=config["hidden_size"],
+        heads=heads,
+        kv_heads=config.get("num_key_value_heads") or heads,
+        head_dim=config.get("head_dim") or config["hidden_size"] // heads,
+        intermediate=config["intermediate_size"],
+        eps=config["rms_norm_eps"],
+        theta=config.get("rope_theta") or rope["rope_theta"],
+        layers=layers,
+        reads=reads,
+    )
 
 
 def new_head(folder: Path, tokens: NDArray[np.int64], recipe: Recipe) -> TorchHead:

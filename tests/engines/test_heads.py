@@ -146,7 +146,7 @@ def test_rings_are_apart_and_graphs_are_used_again(heads: dict[str, Head], name:
     for ring in (*again, *(HeadNetwork(head) for _ in range(IDLE))):
         ring.close()
     if isinstance(head, DeviceHead):
-        assert len(head._idle) <= IDLE
+        assert len(head.idle) <= IDLE
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])

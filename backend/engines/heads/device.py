@@ -5,6 +5,7 @@ A pass's inputs go there in one copy and its results come back in one, which is 
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -52,7 +53,7 @@ class DeviceHead:
         self.capture = capture
         self.device = module.output.device
         self._tensors: dict[int, PassTensors] = {}
-        self._idle: list[RingRows] = []
+        self.idle: list[DeviceRing] = []
         self.seconds = 0.0
         self.seconds = call_seconds(self, WIDTHS)
 
@@ -60,16 +61,10 @@ class DeviceHead:
     def open(self) -> "DeviceRing":
         """An empty ring whose passes are captured, nobody else's until it is closed."""
         with current(self.device):
-            if self._idle:
-                rows = self._idle.pop()
-                rows.both.zero_()
-            else:
-                rows = RingRows(self)
-        return DeviceRing(self, rows)
-
-    def give_back(self, rows: "RingRows") -> None:
-        if len(self._idle) < IDLE:
-            self._idle.append(rows)
+            ring = self.idle.pop() if self.idle else DeviceRing(self)
+            ring.rows.zero_()
+        ring.lent = True
+        return ring
 
     def tensors(self, rows: int) -> PassTensors:
         """Those of the next width, at most the widest."""
@@ -83,42 +78,28 @@ class DeviceHead:
         return self._tensors[width]
 
 
-class RingRows:
-    """Keys and values, [2, layers, kv_heads, slots + 1, d], and the passes captured over them."""
+class DeviceRing:
+    """A ring, keys and values [2, layers, kv_heads, slots + 1, d], and the passes captured over it;
+    `lent` to a text, or idle.
+    """
 
     def __init__(self, head: DeviceHead) -> None:
-        shape = head.shape
+        shape, self._head, self.lent = head.shape, head, False
         size = (2, shape.layers, shape.kv_heads, shape.slots + 1, shape.head_dim)
-        self.both = torch.zeros(size, device=head.device)
-        self._module = head.module
-        self._runs: dict[int, Run] = {}
-        for width in reversed(WIDTHS):  # the largest first: the others fit into its memory
-            tensors = head.tensors(width)
-
-            def run(tensors: PassTensors = tensors) -> None:
-                self._compute(tensors)
-
-            self._runs[width] = head.capture(run)
-
-    def replay(self, tensors: PassTensors) -> None:
-        """Run the pass that the tensors' inputs describe."""
-        self._runs[tensors.width]()
+        self.rows = torch.zeros(size, device=head.device)
+        # The largest first: the others fit into its memory.
+        self._runs: dict[int, Run] = {
+            width: head.capture(partial(self._compute, head.tensors(width)))
+            for width in reversed(WIDTHS)
+        }
 
     def _compute(self, tensors: PassTensors) -> None:
         tokens, positions, slots, features, bias = tensors.inputs
-        logits, state, *rows = self._module(
-            features, tokens.long(), positions.long(), *self.both, bias
+        logits, state, *new = self._head.module(
+            features, tokens.long(), positions.long(), *self.rows, bias
         )
-        self.both.index_copy_(3, slots.long(), torch.stack(rows))
+        self.rows.index_copy_(3, slots.long(), torch.stack(new))
         torch.cat([logits, state], 1, out=tensors.outputs[0])
-
-
-class DeviceRing:
-    """A ring that a text has borrowed."""
-
-    def __init__(self, head: DeviceHead, rows: RingRows) -> None:
-        self._head = head
-        self._rows: RingRows | None = rows
 
     @torch.inference_mode()
     def run(
@@ -128,8 +109,6 @@ class DeviceRing:
         positions: NDArray[np.int64],
         visible: NDArray[np.bool_],
     ) -> tuple[Logits, HiddenStates]:
-        if self._rows is None:
-            raise RuntimeError("ring closed")
         head, n, slots = self._head, len(tokens), self._head.shape.slots
         tensors = head.tensors(n)
         more = tensors.width - n
@@ -140,7 +119,7 @@ class DeviceRing:
         states = np.pad(features, ((more, 0), (0, 0)))
         with current(head.device):
             tensors.fill(whole, states, bias_of(visible, tensors.width))
-            self._rows.replay(tensors)
+            self._runs[tensors.width]()
             (result,) = tensors.outputs
             found = host_rows(1, result.shape[1], head.device)
             fetch(found, result)
@@ -149,6 +128,6 @@ class DeviceRing:
         return logits, state
 
     def close(self) -> None:
-        if self._rows is not None:
-            self._head.give_back(self._rows)
-        self._rows = None
+        if self.lent and len(self._head.idle) < IDLE:
+            self._head.idle.append(self)
+        self.lent = False

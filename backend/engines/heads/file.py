@@ -6,7 +6,6 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,23 +64,6 @@ class HeadShape:
     @property
     def scale(self) -> float:
         return self.head_dim**-0.5
-
-
-def shape_of(config: dict[str, Any], layers: int, reads: tuple[int, ...]) -> HeadShape:
-    """The head that suits a Llama-shaped target with this config.json."""
-    heads = config["num_attention_heads"]
-    rope = config.get("rope_parameters") or {}
-    return HeadShape(
-        hidden=config["hidden_size"],
-        heads=heads,
-        kv_heads=config.get("num_key_value_heads") or heads,
-        head_dim=config.get("head_dim") or config["hidden_size"] // heads,
-        intermediate=config["intermediate_size"],
-        eps=config["rms_norm_eps"],
-        theta=config.get("rope_theta") or rope["rope_theta"],
-        layers=layers,
-        reads=reads,
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The trained head as a torch module: the one that training fits and that both engines run.
+"""The trained head as a torch module: what training fits, a device runs and OpenVINO computes, too.
 
 A few of the target's own layers, which read the target's last hidden states, after EAGLE (arXiv
 2401.15077): from the embedding of a token and the target's last hidden state at the token before it
@@ -15,14 +15,6 @@ from backend.models.files import Say, model_files
 from backend.types import ModelSpec
 
 KeyValue = tuple[Tensor, Tensor]
-
-#: What the target calls a layer's weights, by what they are called here.
-LAYER_TENSORS = {
-    **{f"{name}_proj": f"self_attn.{name}_proj" for name in "qkvo"},
-    **{f"{name}_proj": f"mlp.{name}_proj" for name in ("gate", "up", "down")},
-    "input_layernorm": "input_layernorm",
-    "post_attention_layernorm": "post_attention_layernorm",
-}
 
 
 class Norm(nn.Module):

@@ -20,7 +20,7 @@ def place_for(target: ModelSpec) -> str:
 
 
 def open_head(file: HeadFile, target: ModelSpec, place: str, say: Say) -> Head:
-    """The head of `target`, loaded; converted first if need be. Raises DerbyError if the target's
+    """The head of `target`, loaded. Raises DerbyError if the target's
     files cannot be had.
     """
     if place != OPENVINO:
