@@ -3,14 +3,13 @@
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from backend.engines.declaration import EngineDeclaration, Say
-from backend.engines.openvino.compress import COMPRESSORS
-from backend.engines.openvino.conversion import RefusedError, converted
+from backend.engines.openvino.compress import compressed
+from backend.engines.openvino.conversion import converted
 from backend.engines.openvino.core import EXACT, require_device
 from backend.engines.openvino.engine import OPENVINO
 from backend.engines.openvino.export import CONVERTERS, PEAK
@@ -264,19 +263,12 @@ def _make(folder: Path, spec: ModelSpec, files: ModelFiles, say: Say) -> None:
         return
     if spec.precision == "fp32":
         say(f"Converting {spec.name} to OpenVINO...")
-        model, _ = converted(files, spec.name, folder)
+        model = converted(files, spec.name, folder).graph
     else:
         whole = model_folder(replace(spec, precision="fp32"), files, say)
         say(f"Compressing {spec.name} to {spec.precision}...")
-        model = _compressed(openvino.Core().read_model(whole / IR[0]), spec.precision)
+        model = compressed(openvino.Core().read_model(whole / IR[0]), spec, say)
     openvino.save_model(model, folder / IR[0], compress_to_fp16=False)
-
-
-def _compressed(model: Any, precision: str) -> Any:
-    if precision == "int4":
-        with suppress(RefusedError):  # which leaves the model as it is
-            return COMPRESSORS["int4-exact"](model)
-    return COMPRESSORS[precision](model)
 
 
 def _tokenizer(files: ModelFiles) -> HfTokenizer:

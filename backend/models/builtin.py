@@ -13,6 +13,8 @@ import shutil
 import subprocess
 import sys
 import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
 from math import prod
 from pathlib import Path
@@ -39,9 +41,11 @@ ASSETS = Path(__file__).parents[2] / "assets" / "built-in"
 #: Where tensors lie, of the assets the one that is not part of the model's folder.
 LAYOUT = "weights.json"
 
-#: Bytes of a block of 32 weights in a GGUF file: scale and minimum of half precision and codes of
-#: four bits (Q4_1), scale and codes of eight (Q8_0).
-BLOCK = {"Q4_1": 20, "Q8_0": 34}
+#: Weights and bytes of a block of a GGUF file: scale and minimum of half precision and codes of 4
+#: bits (Q4_1), scale and codes of 8 (Q8_0), or a weight alone.
+BLOCK = {"Q4_1": (32, 20), "Q8_0": (32, 34), "F32": (1, 4)}
+
+Floats = NDArray[np.float32]
 
 
 def built_in_folder(say: Say) -> Path:
@@ -70,8 +74,7 @@ def _assets_key() -> str:
 
 def _write_weights(gguf: Path, folder: Path) -> None:
     """Write the weights of the GGUF file as model.safetensors, and as those of the IR."""
-    layout = json.loads((ASSETS / LAYOUT).read_text(encoding="utf-8"))
-    content = np.memmap(gguf, np.uint8, "r")
+    layout = _layout()
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, _, shape, *_ in layout["tensors"]:
@@ -84,31 +87,72 @@ def _write_weights(gguf: Path, folder: Path) -> None:
         for place, constant in layout["constants"]:
             graph.seek(place)
             graph.write(bytes.fromhex(constant))
-        for _, kind, shape, start, heads, place in layout["tensors"]:
-            weight = dequantised(content[start:], kind, shape)
-            if heads:
-                # Rows that a position turns against one another are neighbours in GGUF, and half a
-                # head apart in Hugging Face's layout.
-                pairs = weight.reshape(heads, shape[0] // heads // 2, 2, -1)
-                weight = np.ascontiguousarray(pairs.swapaxes(1, 2))
+        for (*_, place), packed in _tensors(layout, gguf):
+            weight = packed.weight()
             tensors.write(weight.data)
             graph.seek(place)
             graph.write(weight.data)
 
 
-def dequantised(content: NDArray[np.uint8], kind: str, shape: list[int]) -> NDArray[np.float32]:
-    """The tensor of that shape at the beginning of `content`; `kind` is Q4_1, Q8_0 or F32."""
-    count = prod(shape)
-    if kind == "F32":
-        return content[: 4 * count].view(np.float32).reshape(shape)
-    blocks = content[: count // 32 * BLOCK[kind]].reshape(-1, BLOCK[kind])
-    halves = blocks[:, :4].copy().view(np.float16).astype(np.float32)
-    if kind == "Q8_0":
-        return (halves[:, :1] * blocks[:, 2:].view(np.int8)).reshape(shape)
-    codes = np.concatenate([blocks[:, 4:] & 15, blocks[:, 4:] >> 4], 1)
-    weight = halves[:, :1] * codes
-    weight += halves[:, 1:]
-    return weight.reshape(shape)
+def _layout() -> dict[str, Any]:
+    return json.loads((ASSETS / LAYOUT).read_text(encoding="utf-8"))
+
+
+def _tensors(layout: dict[str, Any], gguf: Path) -> Iterator[tuple[list[Any], "Packed"]]:
+    """Each tensor's entry in the layout, and what the GGUF file has of it."""
+    content = np.memmap(gguf, np.uint8, "r")
+    for entry in layout["tensors"]:
+        _, kind, shape, start, heads, _ = entry
+        width, size = BLOCK[kind]
+        rows = content[start : start + prod(shape) // width * size].reshape(shape[0], -1)
+        if heads:
+            # Rows that a position turns against one another are neighbours in GGUF, and half a
+            # head apart in Hugging Face's layout.
+            rows = rows.reshape(heads, shape[0] // heads // 2, 2, -1).swapaxes(1, 2)
+        yield entry, Packed(kind, np.ascontiguousarray(rows).reshape(-1, size))
+
+
+def built_in_codes(say: Say) -> dict[str, "Packed"]:
+    """The quantised tensors as they were published, by Hugging Face's names."""
+    tensors = _tensors(_layout(), built_in_gguf(say))
+    return {entry[0]: packed for entry, packed in tensors if packed.kind != "F32"}
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A tensor as a GGUF file stores it: `blocks` uint8 [n, bytes] of the format `kind`, see BLOCK.
+
+    Q4_1 stands for scale * code + minimum, Q8_0 for scale * code.
+    """
+
+    kind: str
+    blocks: NDArray[np.uint8]
+
+    @property
+    def scale(self) -> Floats:
+        """[n, 1]"""
+        return self.blocks[:, :2].copy().view(np.float16).astype(np.float32)
+
+    @property
+    def minimum(self) -> Floats:
+        """[n, 1], of Q4_1."""
+        return self.blocks[:, 2:4].copy().view(np.float16).astype(np.float32)
+
+    @property
+    def codes(self) -> NDArray[np.uint8] | NDArray[np.int8]:
+        """[n, 32]: 0 to 15 of Q4_1, -127 to 127 of Q8_0."""
+        if self.kind == "Q8_0":
+            return self.blocks[:, 2:].view(np.int8)
+        return np.concatenate([self.blocks[:, 4:] & 15, self.blocks[:, 4:] >> 4], 1)
+
+    def weight(self) -> Floats:
+        """The tensor's values in their order."""
+        if self.kind == "F32":
+            return self.blocks.view(np.float32)
+        weight = self.scale * self.codes
+        if self.kind == "Q4_1":
+            weight += self.minimum
+        return weight
 
 
 def built_in_gguf(say: Say) -> Path:

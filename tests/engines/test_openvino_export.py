@@ -5,9 +5,10 @@ import pytest
 from numpy.typing import NDArray
 
 from backend.engines.openvino.engine import EXACT
-from backend.engines.openvino.export import IR, openvino_ir
+from backend.engines.openvino.export import openvino_ir
 from backend.errors import DerbyError
 from backend.models.files import model_files
+from backend.models.hub import IR
 from backend.racing.models import LoadedModels
 from backend.types import ModelSpec
 
@@ -21,7 +22,7 @@ def logits_of(precision: str, rows: list[int]) -> NDArray[np.float32]:
     """Logits [len(rows), V] of the prompt, by the bare interface of the built-in model's IR."""
     import openvino as ov
 
-    path = openvino_ir(ModelSpec(precision=precision), print) / IR
+    path = openvino_ir(ModelSpec(precision=precision), print) / IR[0]
     n = len(PROMPT)
     inputs = {
         "input_ids": np.array([PROMPT], dtype=np.int64),
@@ -58,7 +59,7 @@ def test_int4_of_the_built_in_model_is_exact() -> None:
 
 def test_int4_is_under_a_quarter_of_the_size() -> None:
     sizes = [
-        (openvino_ir(ModelSpec(precision=p), print) / IR).with_suffix(".bin").stat().st_size
+        (openvino_ir(ModelSpec(precision=p), print) / IR[1]).stat().st_size
         for p in ("fp32", "int4-exact")
     ]
     assert sizes[1] * 4 < sizes[0]

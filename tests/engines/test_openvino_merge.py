@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from backend.engines.openvino.export import IR, openvino_ir
+from backend.engines.openvino.export import openvino_ir
 from backend.engines.openvino.merge import merge_products
+from backend.models.hub import IR
 from backend.types import ModelSpec
 
 ROWS = np.random.default_rng(0).normal(size=(1, 3, 32)).astype(np.float32)
@@ -70,7 +71,7 @@ def test_a_layer_of_the_built_in_model_has_four_products(precision: str) -> None
     """Query, key and value; attention's output; gate and up; down."""
     import openvino as ov
 
-    model = ov.Core().read_model(openvino_ir(ModelSpec(precision=precision), print) / IR)
+    model = ov.Core().read_model(openvino_ir(ModelSpec(precision=precision), print) / IR[0])
     weighted = [
         node
         for node in model.get_ops()

@@ -53,7 +53,7 @@ def test_an_ir_of_another_version_of_a_converter_is_made_anew(
     """One that an older optimum-intel or OpenVINO had written was used for ever."""
     made: list[Path] = []
     monkeypatch.setattr(export, "model_files", lambda *_, **__: Files())
-    monkeypatch.setattr(export, "_make", lambda path, *_: made.append(path))
+    monkeypatch.setattr(export, "_convert", lambda folder, *_: made.append(folder))
     for installed in ("1", "1", "2"):
         monkeypatch.setattr(cache, "version", lambda _package, installed=installed: installed)
         export.openvino_ir(export.ModelSpec("owner/model"), print)

@@ -51,9 +51,10 @@ def _is_product(node: "ov.Node") -> bool:
 def _merge(nodes: Sequence["ov.Node"]) -> None:
     from openvino import opset13 as ops
 
-    weights = [node.input(1).get_source_output().get_node().data for node in nodes]  # type: ignore[attr-defined]
-    # Where two products share a matrix, copies of it would take its place.
+    constants = [node.input(1).get_source_output().get_node() for node in nodes]
+    weights = [constant.data for constant in constants]  # type: ignore[attr-defined]
     stacked = ops.constant(np.concatenate(weights))
+    stacked.set_friendly_name(" ".join(constant.get_friendly_name() for constant in constants))
     product = ops.matmul(nodes[0].input(0).get_source_output(), stacked, False, True)  # noqa: FBT003
     parts = ops.variadic_split(
         product, ops.constant(-1), ops.constant([len(weight) for weight in weights])
