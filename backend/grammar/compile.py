@@ -130,6 +130,12 @@ def refusal(source: GrammarSource, printed: str) -> DerbyError:
     words = printed[place.end() if place else 0 :].strip()
     inner = re.search(r"(?m)^error: (.+)$", words)  # of a regular expression
     why = _DUMP.sub("", inner[1] if inner else words.partition("\n")[0])[:_LONGEST].rstrip(".:")
+    if why.startswith("Unimplemented keys: "):
+        return DerbyError(
+            f"The JSON Schema uses {why.partition(': ')[2].strip('[]')}, which a grammar cannot "
+            'enforce: leave it out, or add "x-guidance": {"lenient": true} at its top, and it is '
+            "checked at the end."
+        )
     if why.startswith("NoExtension"):
         why = "no text fits it"
     if _LIMIT.search(why):

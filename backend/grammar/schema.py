@@ -75,15 +75,8 @@ def read(text: str) -> Schema:
     """
     afterwards: dict[str, None] = {}
     value = _enforced(_parsed(text), afterwards.setdefault)
-    layout = value.setdefault("x-guidance", {}) if afterwards else {}
-    if isinstance(layout, dict):
-        refused = [key for key in afterwards if key in _JUDGED]
-        if refused and layout.get("lenient") is not True:
-            raise DerbyError(
-                f"The JSON Schema uses {refused[0]}, which a grammar cannot enforce: leave it out, "
-                'or add "x-guidance": {"lenient": true} at its top to have it checked at the end.'
-            )
-        layout.setdefault("coerce_one_of", "oneOf" in afterwards)
+    if "oneOf" in afterwards and isinstance(layout := value.setdefault("x-guidance", {}), dict):
+        layout.setdefault("coerce_one_of", True)
     return Schema(json.loads(json.dumps(value, default=float, allow_nan=False)), tuple(afterwards))
 
 
