@@ -139,7 +139,10 @@ def offer_api(host: Host, offer: Offer) -> None:
             fit = check(own_grammar(kind, text, offer), sample, DEADLINE)
         except DerbyError as error:
             raise gr.Error(str(error), print_exception=False) from error
-        return {"accepted_characters": fit.accepted, "may_end_here": fit.accepting}
+        return {
+            "accepted_characters": fit.accepted,
+            "may_end_here": fit.accepting and not fit.invalid,
+        }
 
     functions: tuple[Callable[..., Any], ...] = (race, settings, grammar_check)
     for function in functions:

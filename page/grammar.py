@@ -37,15 +37,15 @@ def fill(lineup: gr.Textbox, offer: Offer) -> dict[str, Any]:
             fit = await asyncio.to_thread(check, source, sample, DEADLINE)
         except DerbyError as error:
             raise refusal(error) from error
-        return fit.sentence(sample) if sample else "It works."
+        return fit.sentence(sample)
 
     async def add(lineup: str, kind: str, text: str) -> tuple[str, str]:
-        await look(kind, text, "")
+        works = await look(kind, text, "")
         if f"grammar={OWN}" in lineup:
-            return lineup, "It works, and a column uses it."
+            return lineup, f"{works} A column uses it."
         return (
             f"{lineup.rstrip()}\n{COLUMN}",
-            "It works; the line-up has a column more that uses it.",
+            f"{works} The line-up has a column more that uses it.",
         )
 
     button.click(look, [kind, text, sample], answer, **CHECKED)

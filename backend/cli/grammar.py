@@ -21,5 +21,6 @@ def grammar(
     sample = as_utf8(text or "")
     fit = check(grammar_from_file(file), sample)
     out.print(fit.sentence(sample), highlight=False, markup=False)
-    if text is not None and not (fit.accepted == len(sample) and fit.accepting):
+    whole = fit.accepted == len(sample) and fit.accepting and not fit.invalid
+    if text is not None and not whole:
         raise typer.Exit(1)

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from backend.errors import DerbyError, check_range
 from backend.grammar.compile import definition_of, refusal, too_much
 from backend.grammar.judge import Judgement, judge
+from backend.grammar.schema import read
 from backend.grammar.sources import GrammarSource, shipped
 from backend.grammar.vocabulary import compile_matcher, vocabulary_of
 from backend.processes import die_with_parent, from_lasting_thread
@@ -59,11 +60,14 @@ class StoppedError(DerbyError):
 @dataclass(frozen=True, slots=True)
 class Fit:
     """The first `accepted` characters of a text begin a text of the grammar; if that is all of it,
-    it may end there if `accepting`.
+    it may end there if `accepting`. `afterwards`: what of a JSON Schema the grammar does not
+    enforce; `invalid`: why such a text that may end is not valid all the same.
     """
 
     accepted: int
     accepting: bool
+    afterwards: str = ""
+    invalid: str = ""
 
     def sentence(self, text: str) -> str:
         """How far that text fits a grammar that works."""
@@ -72,8 +76,12 @@ class Fit:
                 f"It works. Accepted up to character {self.accepted} of {len(text)}; "
                 f"{text[self.accepted]!r} cannot follow."
             )
-        what = "The whole text fits" if text else "Nothing has been written yet"
-        return f"It works. {what}, and it may {'' if self.accepting else 'not '}end here."
+        if self.invalid:
+            return f"It works. The whole text fits, but is not valid: {self.invalid}."
+        may = f"may {'' if self.accepting else 'not '}end here"
+        fits = f" The whole text fits, and it {may}." if text else ""
+        late = f" Checked only when a text is whole: {self.afterwards}." if self.afterwards else ""
+        return f"It works.{fits}{late}"
 
 
 def never() -> bool:
@@ -185,7 +193,17 @@ def _fit(source: GrammarSource, text: str) -> Fit:
         if matcher.try_consume_tokens(list(spelled)) != len(spelled):
             break
         accepted += 1
-    return Fit(accepted, matcher.is_accepting())
+    fit = Fit(accepted, matcher.is_accepting())
+    if source.kind != "json_schema":
+        return fit
+    afterwards = ", ".join(read(source.text).afterwards)
+    whole = accepted == len(text) and fit.accepting
+    judgement = judge(source.text, text) if whole else Judgement("valid")
+    return replace(
+        fit,
+        afterwards=afterwards,
+        invalid=judgement.why if judgement.verdict == "invalid" else "",
+    )
 
 
 def _walk(matcher: LLMatcher, rng: random.Random, latest: float) -> str:

@@ -12,6 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from backend.errors import DerbyError
+from backend.grammar.check import check as fit_of
 from backend.grammar.compile import definition_of
 from backend.grammar.judge import judge
 from backend.grammar.schema import read
@@ -105,6 +106,13 @@ def test_mask_and_judge_agree(
     schema: Any, valid: list[str], invalid: list[str], afterwards: list[str]
 ) -> None:
     check(schema, valid, invalid, afterwards)
+
+
+def test_what_is_checked_afterwards_is_named_and_judged() -> None:
+    source = GrammarSource("json_schema", json.dumps(PETS), "test")
+    assert "oneOf" in fit_of(source).sentence("")
+    assert fit_of(source, '{"n": 1}').invalid
+    assert not fit_of(source, '{"kind": "cat"}').invalid
 
 
 @pytest.mark.parametrize(
