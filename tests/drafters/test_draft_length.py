@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lib import PROMPT, drafting, naive, run
 
-from backend.costs.pass_costs import CONTEXT, UNKNOWN_COSTS, PassCosts, RunningCosts
+from backend.costs.pass_costs import CONTEXT, PassCosts, RunningCosts
 from backend.decoding.drafter import UNDECIDED
 from backend.decoding.sampling import Sampler
 from backend.drafters.draft_length import (
@@ -28,7 +28,6 @@ from backend.drafters.prompt_lookup import PromptLookup
 from backend.engines.draft import ModelNetwork
 from backend.engines.fake import FakeEngine
 from backend.errors import DerbyError
-from backend.events import Decided
 from backend.strategies.column import parse_column
 from backend.strategies.declaration import DrafterInputs
 from backend.types import Outcome, Proposal, Request, Sampling
@@ -80,15 +79,6 @@ def test_the_rule_comes_to_the_highest_rate_on_known_costs(chance: float, call: 
             tokens = range(round(expected))
             draft_length.learn(replace(made, tokens=tuple(tokens), draft_seconds=depth * call))
     assert per_second(depth) > 0.9 * max(per_second(k) for k in range(17))
-
-
-def test_cheap_tokens_make_it_choosy() -> None:
-    """What a token costs lately is what another one must beat."""
-    draft_length, chances = AdaptiveDraftLength(CURVE, 0.0, 16), [0.25, 0.2, 0.15]
-    assert count(draft_length, chances) > 0
-    for _ in range(100):
-        draft_length.learn(outcome(7, 7))
-    assert count(draft_length, chances) == 0
 
 
 def test_a_token_is_as_dear_as_the_machine_is_slow_now() -> None:
@@ -227,31 +217,6 @@ def test_what_auto_drafted_is_summed_up() -> None:
     assert decision.predicted == pytest.approx((3 + 2 + 1 + 5) * CURVE(1) / spent)
 
 
-def test_what_a_grammar_forces_is_not_drafted_and_a_tree_counts_by_its_longest_chain() -> None:
-    draft_length = AdaptiveDraftLength(CURVE, 0.0, 8)
-    tree = Proposal((1, 2, 3, 4, 9, 9), (-1, 0, -1, 2, -1, -1), scratch=2)
-    forced = Proposal().behind(range(30))
-    for _ in range(5):
-        rounds(draft_length, [Outcome((1, 99), 1, tree, NO_LOGITS)])  # type: ignore[arg-type]
-        draft_length.learn(Outcome((*range(30), 99), 30, forced, NO_LOGITS))  # type: ignore[arg-type]
-    assert draft_length.summary().settings == {"k": 2}
-    assert "in 5 of 5 passes" in draft_length.summary().why
-
-
-def test_auto_that_never_drafted_says_so_and_a_fixed_length_decides_nothing() -> None:
-    draft_length = AdaptiveDraftLength(CURVE, 0.0, 8)
-    rounds(draft_length, [outcome(0, 0)] * 9)
-    decision = draft_length.summary()
-    assert (decision.settings, decision.predicted, decision.plain) == ({}, 1.0, True)
-    assert decision.declined
-    unknown = AdaptiveDraftLength(UNKNOWN_COSTS, 0.0, 8)
-    rounds(unknown, [outcome(4, 4)])
-    assert (unknown.summary().settings, unknown.summary().predicted) == ({"k": 4}, 0.0)
-    fixed = DraftLength(4)
-    rounds(fixed, [outcome(4, 4)])
-    assert fixed.summary() is UNDECIDED
-
-
 @pytest.mark.parametrize("k", [1, 4])
 def test_every_drafter_sums_up_once_when_the_text_has_ended(k: int) -> None:
     """Of a hybrid, whose two drafters share a draft length, no round counts twice; it says whose
@@ -267,11 +232,13 @@ def test_every_drafter_sums_up_once_when_the_text_has_ended(k: int) -> None:
         return Hybrid(PromptLookup(draft_length, 3), model(draft_length), draft_length)
 
     for make in (model, hybrid, lambda draft_length: PromptLookup(draft_length, 3)):
-        found = run(engine, request, make(AdaptiveDraftLength(CURVE, 0.1, k)))
-        told = [event for event in found.events if isinstance(event, Decided)]
-        assert len(told) == 1
+        drafter = make(AdaptiveDraftLength(CURVE, 0.1, k))
+        found = run(engine, request, drafter)
+        drafter.conclude()
         guessed = [step for step in found.steps[1:] if step.drafted]
-        assert 1 <= told[0].settings["k"] <= k
-        assert f"in {len(guessed)} of {len(found.steps) - 1} passes" in told[0].why
-        fixed = run(engine, request, make(DraftLength(k)))
-        assert not any(isinstance(event, Decided) for event in fixed.events)
+        assert 1 <= drafter.decision.settings["k"] <= k
+        assert f"in {len(guessed)} of {len(found.steps) - 1} passes" in drafter.decision.why
+        fixed = make(DraftLength(k))
+        run(engine, request, fixed)
+        fixed.conclude()
+        assert fixed.decision == UNDECIDED

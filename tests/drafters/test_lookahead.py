@@ -19,7 +19,6 @@ from backend.drafters.lookahead import (
     predicted,
 )
 from backend.engines.fake import FakeEngine
-from backend.events import Decided
 from backend.types import Outcome, Proposal, Request, Sampling
 
 SHAPES = [(2, 2, 1), (5, 2, 3), (5, 3, 5), (7, 4, 7), (3, 8, 2), (15, 5, 15)]
@@ -271,11 +270,3 @@ def test_nothing_is_predicted_of_another_model() -> None:
 def test_where_costs_are_unknown_nothing_is_promised() -> None:
     sizes, decision = choose_sizes(UNKNOWN_COSTS, MEASURED)
     assert (sizes, decision.settings, decision.predicted) == (USUAL, USUAL.values, 0.0)
-
-
-def test_the_column_tells_of_its_decision_once() -> None:
-    sizes, decision = choose_sizes(FLAT, MEASURED)
-    drafter = Lookahead(sizes, seeded=True, seed=1, decision=decision)
-    events = run(FakeEngine(), Request("x", max_new_tokens=40), drafter).events
-    told = [event for event in events if isinstance(event, Decided)]
-    assert [event.settings for event in told] == [sizes.values]

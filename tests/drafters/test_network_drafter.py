@@ -24,7 +24,7 @@ from backend.engines.draft import ModelNetwork
 from backend.engines.fake import FakeEngine
 from backend.engines.heads.draft import Floats, HeadNetwork
 from backend.engines.heads.file import HeadShape
-from backend.events import Decided, Step
+from backend.events import Step
 from backend.text import ByteTokenizer
 from backend.types import (
     Logits,
@@ -95,17 +95,6 @@ def test_a_round_of_k_tokens_costs_k_draft_forwards_whatever_came_before(
         assert len(found.steps) == 1 + -(-89 // (k + 1))
 
 
-@pytest.mark.parametrize("repeats", [1, 3])
-def test_the_prompt_is_read_once_and_in_the_targets_chunks(repeats: int) -> None:
-    target = FakeEngine()
-    drafter = watched(target, 0.5, 4, Sampling())
-    prompt = PROMPT * repeats
-    run(target, Request("x", max_new_tokens=20), drafter, prompt, cache=False)
-    assert tuple(chain.from_iterable(drafter.chunks)) == prompt
-    assert [len(chunk) for chunk in drafter.chunks[:-1]] == [64] * ((len(prompt) - 1) // 64)
-    assert drafter.engine.forwards - sum(f for _, f, _ in drafter.rounds) == len(drafter.chunks)
-
-
 def test_only_what_departs_from_the_cache_is_read_again() -> None:
     """A session may hold an earlier text; a cut takes tokens away."""
     drafter = watched(FakeEngine(), 0.0, 3, Sampling())
@@ -125,26 +114,6 @@ def test_only_what_departs_from_the_cache_is_read_again() -> None:
     other.prefill([*cut[:15], 8, 8, 8], 17)
     assert drafter.engine.rows - rows == 2
     assert held(drafter.session) == [*cut[:15], 8, 8]
-
-
-def test_no_room_means_no_pass() -> None:
-    drafter = watched(FakeEngine(), 0.0, 4, Sampling())
-    drafter.prefill(PROMPT, len(PROMPT))
-    before = drafter.engine.forwards
-    for budget in (0, -1):
-        assert drafter.propose([*PROMPT, 65], budget) == Proposal()
-    assert drafter.engine.forwards == before
-
-
-def test_it_catches_up_after_rounds_in_which_it_was_not_asked() -> None:
-    """Forced tokens of a grammar are committed without asking the drafter."""
-    drafter = watched(FakeEngine(), 0.0, 3, Sampling())
-    drafter.prefill(PROMPT, len(PROMPT))
-    text = [*PROMPT, 65]
-    first = drafter.propose(text, 9)
-    text += [*first.tokens[:2], 66, 67, 68, 69]
-    assert drafter.propose(text, 9).drafted == 3
-    assert [forwards for _, forwards, _ in drafter.rounds] == [3, 3]
 
 
 class Ends(FakeEngine):
@@ -178,8 +147,8 @@ def test_a_draft_with_fewer_positions_stops_drafting_and_the_text_goes_on(
     request = Request("x", max_new_tokens=90)
     found = run(engine, request, drafter)
     assert found.tokens == naive(engine, PROMPT, request)
-    told = [event for event in found.events if isinstance(event, Decided)]
-    assert f"at most {positions} tokens" in told[-1].declined[0]
+    drafter.conclude()
+    assert f"at most {positions} tokens" in drafter.decision.declined[0]
     if positions > len(PROMPT):
         assert found.score.drafted > 0
 
@@ -346,19 +315,6 @@ def test_the_prompt_is_read_before_the_first_token_and_never_again() -> None:
         assert beginning == list(range(max(1, len(text) + 1 - WINDOW), len(text)))
         list(events)
         assert min(position for position, _ in made.read[first:]) == len(text)
-
-
-def test_a_cut_takes_away_what_it_dropped() -> None:
-    made = reading(1)
-    text = list(range(30))
-    made.commit(text[:29], range(29))
-    made.drafter.propose(text, 4)
-    text = text[:4] + text[20:]
-    made.truncate(4)
-    made.commit(text[4:-1], range(len(text) - 5))
-    made.head.rows.clear()
-    made.drafter.propose(text, 4)
-    assert made.read == [(i, text[i]) for i in range(4, len(text))]
 
 
 def test_what_the_target_did_not_compute_here_is_not_read() -> None:
