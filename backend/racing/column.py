@@ -39,7 +39,7 @@ from backend.racing.sessions import Place, common_length
 from backend.strategies.column import Column
 from backend.strategies.declaration import DrafterInputs
 from backend.strategies.settings import SESSION
-from backend.text import prompt_tokens, require_fits, require_same_vocabulary
+from backend.text import prompt_notice, prompt_tokens, require_fits, require_same_vocabulary
 from backend.types import Layers, ModelSpec, Request
 
 
@@ -125,6 +125,9 @@ class ColumnRun:
     def _prompt(self, target: Engine, program: Program | None) -> list[int]:
         """The prompt's tokens, or those in front of a program's own text."""
         if program is None:
+            notice = prompt_notice(target.tokenizer, self.request)
+            if notice and not self.lane.column:
+                self.say(notice)
             return prompt_tokens(target.tokenizer, self.request)
         user, thinking = program.user, self.request.thinking
         return target.tokenizer.encode(user, chat=bool(user), thinking=thinking)
