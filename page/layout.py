@@ -9,13 +9,13 @@ import gradio as gr
 from backend.errors import DerbyError
 from backend.form import EXAMPLES, form_from, query_of
 from backend.offer import Offer
-from backend.racing.hosts.host import ForgetVisitor, Host
+from backend.racing.hosts.host import Host
 from page import bench, history, production, why
 from page.api import offer_api
 from page.board import board
 from page.components import CHECKED, QUIET, Fields, in_browser, refusal
 from page.guests import LINE
-from page.race import Run, events_of, opening, race
+from page.race import Run, opening, race
 from page.settings import settings
 
 TITLE = "Decode Derby"
@@ -98,11 +98,9 @@ def _race_tab(
     screen = board(opening().draw() | {"phase": "recorded"}, elem_id="board")
     explanation = why.fill()
     code = production.fill(run, fields["lineup"])
-    raced = set[str]()  # visitors whose sessions may be kept
 
     async def start(request: gr.Request, *values: Any) -> AsyncIterator[tuple[Any, Run]]:
         form, visitor = dict(zip(fields, values, strict=True)), request.session_hash or ""
-        raced.add(visitor)
         try:
             async with aclosing(
                 race(host, offer, form, visitor, lambda: _waiting(demo))
@@ -111,12 +109,6 @@ def _race_tab(
                     yield drawing
         except DerbyError as error:
             raise refusal(error) from error
-
-    async def leave(request: gr.Request) -> None:
-        if (visitor := request.session_hash or "") in raced:
-            raced.remove(visitor)
-            async for _ in events_of(host, ForgetVisitor(visitor)):
-                pass
 
     def follow(event: Any) -> None:
         event.then(**code)
@@ -136,7 +128,6 @@ def _race_tab(
         follow(event)
         event.then(None, [races, screen], races, js=in_browser("keep"), **QUIET)
     follow(screen.input(lambda: None, None, run, **QUIET))  # a file was dropped on it
-    demo.unload(leave)
     return screen, follow
 
 

@@ -18,7 +18,7 @@ from backend.events import Event, Finished
 from backend.export.tables import files_of
 from backend.form import read_race
 from backend.offer import Offer
-from backend.racing.hosts.host import Command, Host
+from backend.racing.hosts.host import Host
 from backend.racing.race import Race
 from backend.records.file import load
 from backend.records.record import RaceRecord, recorded
@@ -35,11 +35,11 @@ OPENING = Path(__file__).resolve().parent.parent / "assets" / "opening.json"
 
 async def events_of(
     host: Host,
-    command: Command,
+    race: Race,
     stopped: Callable[[], bool] = lambda: False,
     most: float = inf,
 ) -> AsyncGenerator[list[Event], None]:
-    """What a command's events were, four times a second, until it has ended. It ends within a
+    """What a race's events were, four times a second, until it has ended. It ends within a
     second of `stopped()`, of this iterator's own end, and `most` seconds after its first event.
     """
     events: SimpleQueue[Event | None] = SimpleQueue()
@@ -47,8 +47,7 @@ async def events_of(
 
     def drain() -> None:
         try:
-            for event in host.stream(command, lambda: closed.is_set() or stopped()):
-                events.put(event)
+            host.run(race, events.put, lambda: closed.is_set() or stopped())
         finally:
             events.put(None)
 

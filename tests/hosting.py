@@ -3,19 +3,42 @@
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
 
 import pytest
 
 from backend.events import Event, Failed, Finished
+from backend.racing.hosts.host import Host
 
 PATIENCE = 30.0  # seconds, far beyond anything that works
 
 
 def never() -> bool:
     return False
+
+
+def streamed(
+    host: Host, race: Any, stopped: Callable[[], bool] = never
+) -> Generator[Event, None, None]:
+    """The events of a race, or of a deed; closing it stops the race and waits for its end."""
+    queue: SimpleQueue[Event | None] = SimpleQueue()
+    closed = threading.Event()
+
+    def run() -> None:
+        host.run(race, queue.put, lambda: closed.is_set() or stopped())
+        queue.put(None)
+
+    thread = threading.Thread(target=run, name="race", daemon=True)
+    thread.start()
+    try:
+        yield from iter(queue.get, None)
+    finally:
+        closed.set()
+        thread.join()
 
 
 def until(condition: Callable[[], object], seconds: float = PATIENCE) -> None:

@@ -6,7 +6,7 @@ from hosting import never
 
 from backend.bench.runner import raced, whole
 from backend.events import Event
-from backend.racing.hosts.host import run_to_end
+from backend.racing.hosts.host import InlineHost
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.score import Score
@@ -22,7 +22,7 @@ def events_of(
 ) -> list[Event]:
     """All that happens in a race."""
     events: list[Event] = []
-    run_to_end(race, models or LoadedModels(), events.append, stopped)
+    InlineHost(models or LoadedModels()).run(race, events.append, stopped)
     return events
 
 

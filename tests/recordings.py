@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from backend.decoding.digits import rounded_parts, rounded_value
 from backend.events import Conditions, Event, Step, from_json
-from backend.racing.hosts.host import run_to_end
+from backend.racing.hosts.host import InlineHost
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.records.file import schema
@@ -38,7 +38,9 @@ KINDS = {
 def race_events(request: Request, columns: Sequence[Column]) -> list[Event]:
     """All that happens in a race on the fake engine, on a machine that nobody else uses."""
     events: list[Event] = []
-    run_to_end(Race(request, tuple(columns), FAKE), LoadedModels(), events.append, lambda: False)
+    InlineHost(LoadedModels()).run(
+        Race(request, tuple(columns), FAKE), events.append, lambda: False
+    )
     quiet = {"others": 0.0}
     return [replace(e, **quiet) if isinstance(e, Conditions) else e for e in events]
 

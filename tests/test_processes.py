@@ -19,8 +19,7 @@ from deeds import HoldInterpreter
 from backend.racing.hosts.process import ProcessHost
 
 host = ProcessHost()
-for event in host.stream(HoldInterpreter(), lambda: False):
-    print(host.pid, flush=True)
+host.run(HoldInterpreter(), lambda event: print(host.pid, flush=True), lambda: False)
 """
 
 

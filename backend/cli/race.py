@@ -1,6 +1,5 @@
 """python -m backend race."""
 
-import json
 import signal
 import threading
 from collections.abc import Iterator
@@ -23,11 +22,11 @@ from backend.cli.options import (
     Thinking,
     default_columns,
 )
-from backend.cli.tables import conclude, show
+from backend.cli.tables import conclude, live
 from backend.errors import DerbyError
-from backend.events import Event, to_json
+from backend.events import Event
 from backend.grammar.sources import grammar_from_file
-from backend.racing.hosts.inline import InlineHost
+from backend.racing.hosts.host import InlineHost
 from backend.racing.race import Race
 from backend.records.file import require_folder, save
 from backend.records.record import recorded
@@ -100,19 +99,19 @@ def race(
         require_folder(file)
     if save_cache is not None and entered.saved_column is None:
         raise DerbyError("No column here keeps a cache to be saved: add kv.")
-    board, kept = Scoreboard(columns), list[Event]()
-    with _interrupt(board) as interrupted:
-        events = _kept(InlineHost().stream(entered, interrupted.is_set), kept)
-        if as_json:
-            for event in events:
-                board.add(event)
-                print(json.dumps(to_json(event)), flush=True)
-        else:
-            show(board, events)
-            if any(score.state != "failed" or score.steps for score in board.scores):
-                conclude(board)  # else the sentences at the end say all there is
+    board, events = Scoreboard(columns), list[Event]()
+    with _interrupt(board) as interrupted, live(board, as_json=as_json) as draw:
+
+        def add(event: Event) -> None:
+            events.append(event)
+            board.add(event)
+            draw(event)
+
+        InlineHost().run(entered, add, interrupted.is_set)
+    if not as_json and any(score.state != "failed" or score.steps for score in board.scores):
+        conclude(board)  # else the sentences at the end say all there is
     if record is not None:
-        save(recorded(request, columns, entered.target, kept), record)
+        save(recorded(request, columns, entered.target, events), record)
     if interrupted.is_set():
         raise KeyboardInterrupt  # ends as any other command that is interrupted
     failures = {score.message for score in board.scores if score.state == "failed"}
@@ -139,9 +138,3 @@ def _interrupt(board: Scoreboard) -> Iterator[threading.Event]:
         yield interrupted
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _kept(events: Iterator[Event], kept: list[Event]) -> Iterator[Event]:
-    for event in events:
-        kept.append(event)
-        yield event

@@ -1,7 +1,9 @@
 """What the command line prints: live columns, the final table, texts coloured by origin."""
 
 import json
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 from rich import box
 from rich.console import Group
@@ -11,11 +13,14 @@ from rich.text import Text
 
 from backend.cli.console import out, visible
 from backend.costs.pass_costs import PassCosts
-from backend.events import Event
+from backend.events import Event, to_json
 from backend.results.figures import FIGURES
 from backend.results.result import result_of
 from backend.results.scoreboard import Scoreboard
 from backend.results.sentences import doubt, headline, state, verdict, why
+
+#: Times a second that the table is drawn.
+FRAMES = 8
 
 STYLES = {
     "sampled": "",
@@ -26,12 +31,24 @@ STYLES = {
 }
 
 
-def show(board: Scoreboard, events: Iterable[Event]) -> None:
-    """Add the events, and show the table meanwhile."""
-    with Live(console=out, refresh_per_second=8, transient=True) as live:
-        for event in events:
-            board.add(event)
-            live.update(board.preparing or summary(board))
+@contextmanager
+def live(board: Scoreboard, *, as_json: bool) -> Iterator[Callable[[Event], None]]:
+    """What to call with each event: it prints the event as JSON, or draws the table anew, a few
+    times a second, which takes the race's time, though no clock's.
+    """
+    if as_json:
+        yield lambda event: print(json.dumps(to_json(event)), flush=True)
+        return
+    latest = 0.0
+
+    def draw(_event: Event) -> None:
+        nonlocal latest
+        if time.monotonic() - latest > 1 / FRAMES:
+            table.update(board.preparing or summary(board), refresh=True)
+            latest = time.monotonic()
+
+    with Live(console=out, auto_refresh=False, transient=True) as table:
+        yield draw
 
 
 def conclude(board: Scoreboard) -> None:

@@ -1,5 +1,6 @@
-"""Runs races: loads each model once, makes a lane of each column, and gives the lanes turns.
+"""Runs races: each column is a lane with a clock of its own, and the lanes take turns.
 
-`race` and `commands` are what a host is asked for, `column_run` is the local lane, `schedule` the
-interleaver, `ledger` what others did on the machine meanwhile, `hosts` the places where races run.
+`race` makes the lanes, `column` runs one, `schedule` gives turns; `models` and `sessions` are what
+stays in memory between races, `reading` a prompt that columns share, `ledger` what others did on
+the machine meanwhile, `hosts` the places where races run.
 """

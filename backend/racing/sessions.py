@@ -100,9 +100,9 @@ class Sessions:
         self._open.popitem(last=False)[1][0].close()
         return True
 
-    def forget(self, whose: str | Engine) -> None:
-        """Close the sessions of a visitor who has left, or of a model that leaves memory."""
-        for place in [place for place in self._open if whose in (place.visitor, place.engine)]:
+    def forget(self, engine: Engine) -> None:
+        """Close the sessions of a model that leaves memory."""
+        for place in [place for place in self._open if place.engine is engine]:
             self._open.pop(place)[0].close()
 
     def __len__(self) -> int:

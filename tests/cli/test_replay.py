@@ -4,7 +4,7 @@ import json
 import os
 import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,12 +13,12 @@ from recordings import race_of
 from typer.testing import CliRunner, Result
 
 from backend.cli.main import app
-from backend.cli.race import _kept
-from backend.events import Event, Failed, to_json
+from backend.events import Event, Failed, Step, to_json
 from backend.export.picture import picture_of
 from backend.export.tables import csv_table, markdown
 from backend.records.file import as_bytes, load, save
 from backend.records.record import RaceRecord, board
+from backend.results.scoreboard import Scoreboard
 
 FAKE = ("--engine", "fake", "--model", "fake-loop", "--max-new-tokens", "24")
 
@@ -66,13 +66,13 @@ def test_a_race_stopped_by_ctrl_c_prints_and_records_what_it_has(
 ) -> None:
     """Ctrl-C lost everything that had been written, and --record wrote no file."""
 
-    def interrupting(events: Iterator[Event], kept: list[Event]) -> Iterator[Event]:
-        for count, event in enumerate(_kept(events, kept)):
-            yield event
-            if count == 9:
+    class Interrupting(Scoreboard):
+        def add(self, event: Event) -> None:
+            super().add(event)
+            if isinstance(event, Step) and self.scores[0].steps == 5:
                 signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr("backend.cli.race._kept", interrupting)
+    monkeypatch.setattr("backend.cli.race.Scoreboard", Interrupting)
     path = tmp_path / "race.json"
     asked = ("--engine", "fake", "--model", "fake-slow", "--max-new-tokens", "8000", "-c", "kv")
     result = run("race", "xx", *asked, "--record", str(path))

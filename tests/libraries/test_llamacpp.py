@@ -14,7 +14,7 @@ from races import board_after, events_of
 from backend.events import Event, Served, Step
 from backend.grammar.sources import GrammarSource
 from backend.libraries import library, llamacpp
-from backend.racing.hosts.host import run_to_end
+from backend.racing.hosts.host import InlineHost
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.score import Score
@@ -118,7 +118,7 @@ def test_a_stop_leaves_no_server(file: Path, steps: int) -> None:
     events: list[Event] = []
     column = parse_column("llamacpp")
     race = Race(Request("Hello there", 400, ignore_eos=True), (column,), ModelSpec(str(file)))
-    run_to_end(race, LoadedModels(), events.append, lambda: len(events) > steps)
+    InlineHost(LoadedModels()).run(race, events.append, lambda: len(events) > steps)
     assert board_after((column,), events).scores[0].state == "stopped"
     assert_gone(psutil.Process())
 
@@ -128,7 +128,7 @@ def test_a_stop_does_not_wait_for_a_long_prompt() -> None:
     """Nothing is written meanwhile that could be refused."""
     deadline = time.monotonic() + 3  # of the 15 s that it takes
     race = Race(Request("word " * 4000, 9), (parse_column("llamacpp"),))
-    run_to_end(race, LoadedModels(), lambda _: None, lambda: time.monotonic() > deadline)
+    InlineHost(LoadedModels()).run(race, lambda _: None, lambda: time.monotonic() > deadline)
     assert_gone(psutil.Process())
 
 

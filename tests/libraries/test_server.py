@@ -22,7 +22,7 @@ from backend.events import Event, Finished, Served, Step
 from backend.libraries.library import Part, Serving
 from backend.libraries.server import VARIABLE, server_at
 from backend.libraries.stream import stream_answer
-from backend.racing.hosts.host import run_to_end
+from backend.racing.hosts.host import InlineHost
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.records.file import as_bytes
@@ -335,7 +335,7 @@ def test_a_stop_ends_the_column_of_a_server_that_fell_silent() -> None:
             return sum(isinstance(event, Step) for event in events) == 2
 
         began = time.monotonic()
-        run_to_end(race, LoadedModels(), events.append, silent)
+        InlineHost(LoadedModels()).run(race, events.append, silent)
         assert time.monotonic() - began < 10
         assert [e.reason for e in events if isinstance(e, Finished)] == ["stopped"]
     until(lambda: not any(each.name == "library" for each in threading.enumerate()))

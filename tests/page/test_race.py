@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -13,8 +13,8 @@ from backend.errors import DerbyError
 from backend.events import Event
 from backend.limits import Limits
 from backend.offer import Offer, offer_of
-from backend.racing.hosts.host import Command
-from backend.racing.hosts.inline import InlineHost
+from backend.racing.hosts.host import InlineHost
+from backend.racing.race import Race
 from page.api import Line
 from page.race import race
 
@@ -66,11 +66,13 @@ def test_programs_come_before_the_machine_one_at_a_time_and_not_for_ever() -> No
     together, most = 0, 0
 
     class Counting(InlineHost):
-        def stream(self, command: Command, stopped: Callable[[], bool]) -> Iterator[Event]:
+        def run(
+            self, race: Race, emit: Callable[[Event], None], stopped: Callable[[], bool]
+        ) -> None:
             nonlocal together, most
             together += 1
             most = max(most, together)
-            yield from super().stream(command, stopped)
+            super().run(race, emit, stopped)
             together -= 1
 
     async def gone() -> bool:

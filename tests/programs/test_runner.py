@@ -22,7 +22,7 @@ from backend.grammar.sources import GrammarSource
 from backend.programs.healing import Healing
 from backend.programs.parser import Gen, parse_program
 from backend.programs.runner import run_program, slot_grammar, slot_grammars
-from backend.racing.hosts.host import run_to_end
+from backend.racing.hosts.host import InlineHost
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.scoreboard import Scoreboard
@@ -58,7 +58,7 @@ def play(
         board.add(event)
 
     race = Race(Request(program, 64, **asked), chosen, ModelSpec("-"))  # type: ignore[arg-type]
-    run_to_end(race, engines or LoadedModels(), emit, lambda: False)
+    InlineHost(engines or LoadedModels()).run(race, emit, lambda: False)
     assert not [s.message for s in board.scores if s.state == "failed"]
     return board, events
 
@@ -184,7 +184,7 @@ def test_a_slash_in_a_slot_s_regex_is_a_slash(regex: str, texts: Sequence[str]) 
 def test_a_slot_s_regex_that_ends_in_half_an_escape_is_one_sentence() -> None:
     board = Scoreboard((parse_column("kv"),))
     race = Race(Request('One {{gen "a" regex="a\\\\"}}'), board.columns, FAKE)
-    run_to_end(race, LoadedModels(), board.add, lambda: False)
+    InlineHost(LoadedModels()).run(race, board.add, lambda: False)
     assert "005C" in board.scores[0].message
 
 

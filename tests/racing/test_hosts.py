@@ -11,13 +11,12 @@ from typing import Any
 
 import psutil
 import pytest
-from hosting import PATIENCE, ends, never, no_hanging, until
+from hosting import PATIENCE, ends, never, no_hanging, streamed, until
 
 from backend.events import Event, Failed, Finished, Prefilled, Started, Step, to_json
 from backend.grammar.sources import GrammarSource
 from backend.racing.hosts import process as workers
-from backend.racing.hosts.host import Host
-from backend.racing.hosts.inline import InlineHost
+from backend.racing.hosts.host import Host, InlineHost
 from backend.racing.hosts.process import ProcessHost
 from backend.racing.race import Race
 from backend.strategies.column import default_column, parse_column
@@ -37,7 +36,7 @@ TIMES = ("seconds", "compiled", "masks")
 
 
 def assert_works(host: Host) -> None:
-    found = ends(list(host.stream(SHORT, never)))
+    found = ends(list(streamed(host, SHORT, never)))
     assert sorted(found) == list(range(len(COLUMNS)))
     assert all(isinstance(event, Finished) for event in found.values())
 
@@ -82,7 +81,7 @@ def stopped_after(host: Host, race: Race, kind: type[Event]) -> list[Event]:
     """Stop a race at its first event of that kind. Raises AssertionError if it goes on."""
     seen: list[Event] = []
     late = 0
-    for event in host.stream(race, lambda: any(isinstance(e, kind) for e in seen)):
+    for event in streamed(host, race, lambda: any(isinstance(e, kind) for e in seen)):
         late += any(isinstance(e, kind) for e in seen)
         assert late < SOON, "the stop did not reach the race"
         seen.append(event)
@@ -91,15 +90,15 @@ def stopped_after(host: Host, race: Race, kind: type[Event]) -> list[Event]:
 
 def test_both_hosts_tell_the_same_story(worker: ProcessHost) -> None:
     race = replace(SHORT, columns=(*COLUMNS, parse_column("speculative:draft=fake-draft,k=2")))
-    here = by_column(list(InlineHost().stream(race, never)))
-    there = by_column(list(worker.stream(race, never)))
+    here = by_column(list(streamed(InlineHost(), race, never)))
+    there = by_column(list(streamed(worker, race, never)))
     assert here.pop(-1)[-1]["kind"] == there.pop(-1)[-1]["kind"] == "Conditions"
     assert here == there
     assert sorted(here) == list(range(6))
 
 
 def test_an_unknown_model_fails_every_column_with_its_sentence(host: Host) -> None:
-    events = list(host.stream(replace(SHORT, target=ModelSpec("nothing", "fake")), never))
+    events = list(streamed(host, replace(SHORT, target=ModelSpec("nothing", "fake")), never))
     found = ends(events)
     assert len(found) == len(COLUMNS)
     assert all(isinstance(e, Failed) and "'nothing'" in e.message for e in found.values())
@@ -134,7 +133,7 @@ def test_a_stop_is_noticed_while_an_untrusted_grammar_is_checked(patient: None) 
     host = ProcessHost()
     pid, worker = host.pid, psutil.Process(host.pid)
     with closing(host):
-        stream = host.stream(replace(SHORT, columns=columns), lambda: bool(worker.children()))
+        stream = streamed(host, replace(SHORT, columns=columns), lambda: bool(worker.children()))
         assert ends(list(stream))[0] == Finished(0, "stopped", [])
         assert not worker.children(), "the check goes on"
         assert_works(host)
@@ -144,12 +143,10 @@ def test_a_stop_is_noticed_while_an_untrusted_grammar_is_checked(patient: None) 
 def test_an_abandoned_stream_leaves_the_host_usable(host: Host, patient: None) -> None:
     pid = host.pid if isinstance(host, ProcessHost) else 0
     for taken in (0, 1, 7):
-        stream = host.stream(ENDLESS, never)
+        stream = streamed(host, ENDLESS, never)
         for _ in range(taken):
             next(stream)
-        stream.close()  # type: ignore[attr-defined]
-        if isinstance(host, InlineHost):
-            until(lambda: not host._lock.locked())
+        stream.close()
         assert_works(host)
     if isinstance(host, ProcessHost):
         assert host.pid == pid
@@ -160,25 +157,25 @@ def test_a_second_race_waits_its_turn(host: Host) -> None:
     ones when the second's race begins. So the first race is one that goes on.
     """
     heard: list[Event] = []
-    first = host.stream(ENDLESS, never)
+    first = streamed(host, ENDLESS, never)
     next(first)
 
     def second() -> None:
-        heard.extend(host.stream(SHORT, never))
+        heard.extend(streamed(host, SHORT, never))
 
     other = threading.Thread(target=second)
     other.start()
     for _ in range(100):
         next(first)
         assert not heard
-    first.close()  # type: ignore[attr-defined]
+    first.close()
     other.join(PATIENCE)
     assert sorted(ends(heard)) == list(range(len(COLUMNS)))
 
 
 def test_a_race_that_waits_can_be_stopped(host: Host) -> None:
     """The one in front was waited for however long it took."""
-    first = host.stream(ENDLESS, never)
+    first = streamed(host, ENDLESS, never)
     next(first)
     asked = 0
 
@@ -187,10 +184,10 @@ def test_a_race_that_waits_can_be_stopped(host: Host) -> None:
         asked += 1
         return asked > 2
 
-    events = list(host.stream(SHORT, stopped))
+    events = list(streamed(host, SHORT, stopped))
     assert events == [Finished(i, "stopped", []) for i in range(len(COLUMNS))]
     next(first)
-    first.close()  # type: ignore[attr-defined]
+    first.close()
     assert_works(host)
 
 
@@ -200,7 +197,7 @@ def test_a_worker_that_dies_fails_the_running_columns_with_the_cause(
 ) -> None:
     short = parse_column("grammar:grammar=date")
     seen: list[Event] = []
-    for event in worker.stream(replace(ENDLESS, columns=(short, *COLUMNS[1:4])), never):
+    for event in streamed(worker, replace(ENDLESS, columns=(short, *COLUMNS[1:4])), never):
         seen.append(event)
         if isinstance(event, Finished):  # the others have thousands of tokens to go
             os.kill(worker.pid, death)
@@ -224,11 +221,11 @@ def test_a_worker_that_hangs_is_replaced_after_its_race_was_stopped_or_left(
     seen: list[Event] = []
     with monkeypatch.context() as patch:
         patch.setattr(workers, "STOP_GRACE", 0.05)
-        stream = worker.stream(ENDLESS, lambda: bool(seen))
+        stream = streamed(worker, ENDLESS, lambda: bool(seen))
         seen.append(next(stream))
         os.kill(before, signal.SIGSTOP)
         if abandoned:
-            stream.close()  # type: ignore[attr-defined]
+            stream.close()
         else:
             stopped = {i: Finished(i, "stopped", []) for i in range(len(ENDLESS.columns))}
             assert ends([*seen, *stream]) == stopped
@@ -238,7 +235,7 @@ def test_a_worker_that_hangs_is_replaced_after_its_race_was_stopped_or_left(
 
 def test_a_closed_host_leaves_no_process_behind_even_under_a_race() -> None:
     host = ProcessHost()
-    stream = host.stream(ENDLESS, never)
+    stream = streamed(host, ENDLESS, never)
     next(stream)
     worker, started = host._process, host.pid
     host.close()

@@ -13,7 +13,7 @@ from races import FAKE, board_after
 from backend.errors import DerbyError
 from backend.events import Event, Finished, Started, Step
 from backend.libraries.library import Emit, Library, Part, Settings, StoppedError
-from backend.racing.hosts.host import run_to_end
+from backend.racing.hosts.host import InlineHost
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.scoreboard import Scoreboard
@@ -81,7 +81,7 @@ def raced(
 ) -> tuple[list[Event], Scoreboard]:
     events: list[Event] = []
     race = Race(request, tuple(map(parse_column, columns)), target)
-    run_to_end(race, LoadedModels(), events.append, lambda: stopped(events))
+    InlineHost(LoadedModels()).run(race, events.append, lambda: stopped(events))
     return events, board_after(race.columns, events)
 
 

@@ -15,7 +15,6 @@ from backend.engines.base import Session
 from backend.engines.fake import FakeEngine
 from backend.events import Event, Prepared
 from backend.racing.cache_file import _identity
-from backend.racing.hosts.host import ForgetVisitor
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.racing.sessions import STEP, Place, Sessions
@@ -112,16 +111,6 @@ def test_nobody_is_lent_a_session_that_is_not_theirs() -> None:
     )
     assert [score.reused for score in others] == [0] * 8
     assert raced(models, asked(), "kv", SESSION)[1].reused == len(TEXT) - 1
-
-
-def test_a_visitor_who_leaves_is_forgotten() -> None:
-    models = LoadedModels()
-    for visitor in ("ann", "bob"):
-        raced(models, asked(), SESSION, SESSION, visitor=visitor)
-    ForgetVisitor("ann").run(models, lambda _event: None, lambda: False)
-    assert fake(models).open_sessions == len(models.sessions) == 2
-    assert raced(models, asked(), SESSION)[0].reused == 0
-    assert raced(models, asked(), SESSION, visitor="bob")[0].reused > 0
 
 
 def test_a_model_that_leaves_memory_closes_its_sessions() -> None:

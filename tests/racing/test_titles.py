@@ -7,14 +7,15 @@ from pathlib import Path
 import chat_model
 import pytest
 from damaged import Damage, holding, stating, with_weights, without
-from hosting import never
+from hosting import never, streamed
 
 from backend.errors import DerbyError
 from backend.events import Failed, Finished, to_json
 from backend.form import read_race
 from backend.models.checkpoint import without_folders
+from backend.models.files import give_titles
 from backend.offer import Offer, offer_of, titled
-from backend.racing.hosts.inline import InlineHost
+from backend.racing.hosts.host import InlineHost
 from backend.racing.hosts.process import ProcessHost
 from backend.racing.race import Race
 from backend.records.file import as_bytes
@@ -49,7 +50,7 @@ def test_a_race_of_local_folders_knows_them_by_their_titles_alone(
     lineup = "kv\nkv:model=mine-2\nspeculative:draft=mine-2\ntransformers:draft=mine-2"
     race = race_of(titles, engine="torch", lineup=lineup)
     with closing(ProcessHost(titles=titles)) as host:
-        events = list(host.stream(race, never))
+        events = list(streamed(host, race, never))
     assert sum(isinstance(event, Finished) for event in events) == len(race.columns)
     texts = [json.dumps(to_json(event)) for event in events]
     texts.append(as_bytes(recorded(race.request, race.columns, race.target, events)).decode())
@@ -75,8 +76,9 @@ def test_an_error_of_loading_names_the_title_and_no_place(
 ) -> None:
     damage(Path(titles["mine"]))
     lineup = "kv@torch\nkv@openvino\ntransformers\nopenvino_genai\nllamacpp"
+    give_titles(titles)
     race = race_of(titles, engine="torch", lineup=lineup)
-    events = list(InlineHost(titles=titles).stream(race, never))
+    events = list(streamed(InlineHost(), race, never))
     failed = [event for event in events if isinstance(event, Failed)]
     assert failed
     for event in failed:

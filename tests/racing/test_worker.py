@@ -11,12 +11,11 @@ from pathlib import Path
 import psutil
 import pytest
 from deeds import Deed, Die, Prepare, TakeMemory, WaitForOthers, aborting, preparing
-from hosting import PATIENCE, alive, ends, never, no_hanging, until
+from hosting import PATIENCE, alive, ends, never, no_hanging, streamed, until
 
 from backend.events import Event, Failed, Finished, Preparing
 from backend.racing.hosts import process
-from backend.racing.hosts.host import Host
-from backend.racing.hosts.inline import InlineHost
+from backend.racing.hosts.host import Host, InlineHost
 from backend.racing.hosts.process import ProcessHost
 
 DONE = {0: Finished(0, "end of text", [])}
@@ -38,7 +37,7 @@ def host() -> Iterator[ProcessHost]:
 
 
 def run(host: Host, deed: Deed, stopped: Callable[[], bool] = never) -> dict[int, Event]:
-    return ends(list(host.stream(deed, stopped)))
+    return ends(list(streamed(host, deed, stopped)))
 
 
 def sentence(ended: dict[int, Event]) -> str:
@@ -63,7 +62,7 @@ def test_a_race_that_comes_early_hears_what_is_being_prepared_and_can_be_stopped
         early = ProcessHost()
     heard, first = threading.Event(), early.pid
     try:
-        for event in early.stream(Deed(), heard.is_set):
+        for event in streamed(early, Deed(), heard.is_set):
             if event == Preparing("Converting the model..."):
                 heard.set()
         assert heard.is_set()
@@ -91,7 +90,7 @@ def test_a_ctrl_c_does_not_reach_a_worker_that_starts(host: ProcessHost) -> None
 
 
 def test_a_closed_host_says_that_it_is(host: ProcessHost) -> None:
-    stream = host.stream(WaitForOthers(looks=10**6), never)
+    stream = streamed(host, WaitForOthers(looks=10**6), never)
     next(stream)
     host.close()
     assert "The app is ending" in sentence(ends(list(stream)))

@@ -1,13 +1,13 @@
-"""Where races run: a host turns a command into a stream of events, and the page never cares how."""
+"""Where races run: a host runs a race and emits its events, and the page never cares how."""
 
 import threading
-from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from backend.events import Event, Failed, Finished, failures
 from backend.racing.models import LoadedModels
+from backend.racing.race import Race
 
 #: Seconds between two looks at whether a race was stopped.
 POLL = 0.05
@@ -16,81 +16,68 @@ Emit = Callable[[Event], None]
 Stopped = Callable[[], bool]
 
 
-class Command(Protocol):
-    """Frozen, and plain enough to be sent to another process. `width`: how many columns end."""
+class Host(ABC):
+    """Runs one race at a time: a second one waits. Thread-safe."""
 
-    @property
-    def width(self) -> int: ...
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
 
-    def run(self, models: LoadedModels, emit: Emit, stopped: Stopped) -> None:
-        """Emit every event. Raises DerbyError for what the user can mend."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class ForgetVisitor:
-    """Close the sessions of a visitor who has gone."""
-
-    visitor: str
-    width: int = 0
-
-    def run(self, models: LoadedModels, emit: Emit, stopped: Stopped) -> None:
-        models.sessions.forget(self.visitor)
-
-
-class Host(Protocol):
-    def stream(self, command: Command, stopped: Stopped) -> Iterator[Event]:
-        """Carry out a command and yield its events; within a second of `stopped()` it ends.
-
-        One at a time: a second one waits. Every column ends in Finished or Failed.
+    def run(self, race: Race, emit: Emit, stopped: Stopped) -> None:
+        """Run a race to its end, or within a second of `stopped()`. Every column ends in Finished
+        or Failed, each once, whatever happens. Raises what `emit` raises: the race stops then.
         """
-        ...
+        running, broken = dict.fromkeys(range(race.width)), list[Exception]()
 
-    def close(self) -> None: ...
+        def note(event: Event) -> None:
+            if isinstance(event, Finished | Failed):
+                running.pop(event.column, None)
+            if not broken:
+                try:
+                    emit(event)
+                except Exception as error:
+                    broken.append(error)
+
+        def unwanted() -> bool:
+            return bool(broken) or stopped()
+
+        try:
+            with self._turn(stopped) as acquired:
+                if acquired:
+                    self._run(race, note, unwanted)
+            ends = [Finished(column, "stopped", []) for column in running]
+        except Exception as error:
+            ends = failures(running, error)
+        for event in ends:
+            note(event)
+        for error in broken:
+            raise error
+
+    @contextmanager
+    def _turn(self, stopped: Stopped) -> Iterator[bool]:
+        """Hold the lock once it is free; False, without it, if `stopped()` comes first."""
+        while not (acquired := self._lock.acquire(timeout=POLL)):
+            if stopped():
+                break
+        try:
+            yield acquired
+        finally:
+            if acquired:
+                self._lock.release()
+
+    @abstractmethod
+    def _run(self, race: Race, emit: Emit, stopped: Stopped) -> None:
+        """Run it, alone. A column without an end was stopped. Raises what fails those."""
+
+    def close(self) -> None:  # noqa: B027 (most hosts have nothing to end)
+        """End whatever runs; no race runs afterwards."""
 
 
-@contextmanager
-def one_at_a_time(lock: threading.Lock, stopped: Stopped) -> Iterator[bool]:
-    """Hold the lock once it is free; False, without it, if `stopped()` comes first."""
-    while not (acquired := lock.acquire(timeout=POLL)):
-        if stopped():
-            break
-    try:
-        yield acquired
-    finally:
-        if acquired:
-            lock.release()
+class InlineHost(Host):
+    """Runs races on the thread that asks: for the command line, and where no child may start."""
 
+    def __init__(self, models: LoadedModels | None = None) -> None:
+        super().__init__()
+        self.models = models or LoadedModels()
 
-def run_to_end(command: Command, models: LoadedModels, emit: Emit, stopped: Stopped) -> None:
-    """Run a command without ever raising: an error fails whichever columns have not ended yet."""
-    running = dict.fromkeys(range(command.width))
-
-    def note(event: Event) -> None:
-        if isinstance(event, Finished | Failed):
-            running.pop(event.column, None)
-        emit(event)
-
-    try:
-        command.run(models, note, stopped)
-    except Exception as error:
-        for event in failures(running, error):
-            emit(event)
-
-
-def with_ends(command: Command, events: Generator[Event] | None) -> Iterator[Event]:
-    """The events of a command that runs elsewhere, and an end for each column that has none:
-    stopped, or failed with what the events raised. None: it was stopped before it began.
-    """
-    running = dict.fromkeys(range(command.width))
-    try:
-        if events is not None:
-            with closing(events):
-                for event in events:
-                    if isinstance(event, Finished | Failed):
-                        running.pop(event.column, None)
-                    yield event
-    except Exception as error:
-        yield from failures(running, error)
-    else:
-        yield from (Finished(column, "stopped", []) for column in running)
+    def _run(self, race: Race, emit: Emit, stopped: Stopped) -> None:
+        race.run(self.models, emit, stopped)

@@ -9,9 +9,8 @@ import json
 import logging
 import multiprocessing
 import signal
-import threading
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from multiprocessing.connection import Connection
 from types import MappingProxyType
@@ -23,7 +22,7 @@ from backend.grammar.constraint import end_process_after
 from backend.limits import PRIVATE, Limits
 from backend.models.files import give_titles
 from backend.processes import die_with_parent, from_lasting_thread, spawn
-from backend.racing.hosts.host import POLL, Command, Stopped, one_at_a_time, run_to_end, with_ends
+from backend.racing.hosts.host import POLL, Emit, Host, InlineHost, Stopped
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.strategies.column import parse_column
@@ -32,13 +31,13 @@ from backend.types import ModelSpec, Request
 
 log = logging.getLogger(__name__)
 
-#: Asks the worker to end its command.
+#: Asks the worker to end its race.
 STOP = "stop"
 
-#: What a worker says beside events: it takes commands, and its command has ended.
+#: What a worker says beside events: it takes races, and its race has ended.
 READY, ENDED = "ready", "ended"
 
-#: Seconds that a worker has to end a command that it is asked to stop: Stop is promised within one.
+#: Seconds that a worker has to end a race that it is asked to stop: Stop is promised within one.
 STOP_GRACE = 0.7
 
 #: Seconds that one call of the grammar engine may take; most take less than a thousandth of one.
@@ -61,7 +60,7 @@ def cause_of_death(exitcode: int | None) -> str:
     return f"signal {-exitcode}"
 
 
-class ProcessHost:
+class ProcessHost(Host):
     """The `warm` models are loaded whenever a worker starts, in that order. `limits` say what it
     may fetch, and `titles` what its models' names stand for, here and there; see `give_titles`.
     """
@@ -72,9 +71,9 @@ class ProcessHost:
         limits: Limits = PRIVATE,
         titles: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
+        super().__init__()
         give_titles(titles)  # whoever reads a form asks how large a model is
         self._arguments = (warm, limits, dict(titles))
-        self._lock = threading.Lock()  # whoever has it reads what the worker says
         self._closed = False
         self._start()
 
@@ -102,59 +101,42 @@ class ProcessHost:
             self._start()
         return cause
 
-    def stream(self, command: Command, stopped: Stopped) -> Iterator[Event]:
-        with one_at_a_time(self._lock, stopped) as acquired:
-            yield from with_ends(command, self._events(command, stopped) if acquired else None)
-
-    def _events(self, command: Command, stopped: Stopped) -> Generator[Event]:
-        """The events of a command; ends early if it is stopped. Raises DerbyError if the worker
-        dies.
-        """
+    def _run(self, race: Race, emit: Emit, stopped: Stopped) -> None:
+        """Raises DerbyError if the worker dies."""
         if not self._process.is_alive():
             self._replace()
         while not self._ready:  # a stop costs nobody the models that are being loaded
             if stopped():
                 return
-            if event := self._receive():
-                yield event
-        self._send(command)
-        self._running, rest = True, list[Event]()
-        try:
-            while self._running and not stopped():
-                if event := self._receive():
-                    yield event
-        finally:  # also where nobody listens any more
-            if self._running:
-                rest = self._settle()
-        yield from rest
-
-    def _settle(self) -> list[Event]:
-        """Stop the command: the events up to its end. A worker that takes too long is replaced."""
-        events, latest = list[Event](), time.monotonic() + STOP_GRACE
-        self._send(STOP)
-        with contextlib.suppress(DerbyError):
-            while self._running and time.monotonic() < latest:
-                if event := self._receive():
-                    events.append(event)
+            self._receive(emit)
+        self._send(race)
+        self._running = True
+        while self._running and not stopped():
+            self._receive(emit)
+        if self._running:
+            self._send(STOP)
+            latest = time.monotonic() + STOP_GRACE
+            with contextlib.suppress(DerbyError):  # it was to end
+                while self._running and time.monotonic() < latest:
+                    self._receive(emit)
         if self._running:
             self._replace()
-        return events
 
-    def _send(self, message: Command | str) -> None:
+    def _send(self, message: Race | str) -> None:
         with contextlib.suppress(OSError):  # it is dead, as `_receive` finds
             self._connection.send(message)
 
-    def _receive(self) -> Event | None:
-        """The worker's next event, if one comes soon. Raises DerbyError if it died: another one is
-        started.
+    def _receive(self, emit: Emit) -> None:
+        """Emit the worker's next event, if one comes soon. Raises DerbyError if it died: another
+        one is started.
         """
         try:
-            message = None
-            if self._connection.poll(POLL):
-                message = json.loads(self._connection.recv_bytes())
+            if not self._connection.poll(POLL):
+                return
+            message = json.loads(self._connection.recv_bytes())
             self._ready |= message == READY
             self._running &= message != ENDED
-            return None if message in (None, READY, ENDED) else from_json(message)
+            event = None if message in (READY, ENDED) else from_json(message)
         except (EOFError, OSError, ValueError) as error:
             how, remedy = "fails to start", "see the app's log, or try again later"
             if self._ready:
@@ -164,6 +146,8 @@ class ProcessHost:
             if self._closed:
                 sentence = "The app is ending: start it again to run races."
             raise DerbyError(sentence, cause="worker") from error
+        if event is not None:
+            emit(event)
 
     def close(self) -> None:
         self._closed = True
@@ -177,8 +161,8 @@ def work(
     limits: Limits,
     titles: Mapping[str, str],
 ) -> None:
-    """The life of a worker: load what is usually wanted, then carry out the commands that come,
-    until the app closes its end or is gone.
+    """The life of a worker: load what is usually wanted, then run the races that come, until the
+    app closes its end or is gone.
 
     The app gets JSON: nothing that native code may have spoilt is ever unpickled there.
     """
@@ -189,35 +173,10 @@ def work(
     give_titles(titles)
     end_process_after(GRAMMAR_DEADLINE)
     models = LoadedModels(idle_warm_up=True, limits=limits)
+    host, stop = InlineHost(models), False
 
-    def prepare(event: Event) -> None:
-        if isinstance(event, Preparing):
-            log.info(event.text)
-            say(connection, to_json(event))
-
-    for spec in warm:  # a short race loads what the first one usually asks for
-        race = Race(Request("Hello", 2), tuple(map(parse_column, DEFAULT_COLUMNS)), spec)
-        run_to_end(race, models, prepare, lambda: False)
-    say(connection, READY)
-    while True:
-        while not connection.poll() and models.warm_up():
-            pass
-        try:
-            message = connection.recv()
-        except (EOFError, OSError):
-            return
-        if message != STOP:
-            _carry_out(message, models, connection)
-            say(connection, ENDED)
-
-
-def say(connection: Connection, message: Any) -> None:
-    """Send the app an event as JSON, or READY or ENDED."""
-    connection.send_bytes(json.dumps(message).encode())
-
-
-def _carry_out(command: Command, models: LoadedModels, connection: Connection) -> None:
-    stop = False
+    def emit(event: Event) -> None:
+        say(connection, to_json(event))
 
     def stopped() -> bool:
         nonlocal stop
@@ -225,4 +184,25 @@ def _carry_out(command: Command, models: LoadedModels, connection: Connection) -
             stop = connection.recv() == STOP
         return stop
 
-    run_to_end(command, models, lambda event: say(connection, to_json(event)), stopped)
+    def prepare(event: Event) -> None:
+        if isinstance(event, Preparing):
+            log.info(event.text)
+            emit(event)
+
+    for spec in warm:  # a short race loads what the first one usually asks for
+        race = Race(Request("Hello", 2), tuple(map(parse_column, DEFAULT_COLUMNS)), spec)
+        host.run(race, prepare, lambda: False)
+    say(connection, READY)
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            while not connection.poll() and models.warm_up():
+                pass
+            if (race := connection.recv()) != STOP:
+                stop = False
+                host.run(race, emit, stopped)
+                say(connection, ENDED)
+
+
+def say(connection: Connection, message: Any) -> None:
+    """Send the app an event as JSON, or READY or ENDED."""
+    connection.send_bytes(json.dumps(message).encode())

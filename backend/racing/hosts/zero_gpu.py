@@ -5,8 +5,9 @@ So a command goes in, events come out as JSON, and a file says that they are sti
 """
 
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from queue import SimpleQueue
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any
@@ -14,16 +15,18 @@ from typing import Any
 from backend.errors import DerbyError, explain
 from backend.events import Event, Preparing, from_json, to_json
 from backend.limits import PRIVATE, Limits
-from backend.racing.hosts.host import Command, ForgetVisitor, Stopped, one_at_a_time, with_ends
-from backend.racing.hosts.inline import InlineHost
+from backend.models.files import give_titles
+from backend.racing.hosts.host import Emit, Host, InlineHost, Stopped
+from backend.racing.models import LoadedModels
+from backend.racing.race import Race
 
 #: GPU seconds that a call declares: what Spaces suppose of a call that declares none.
 SECONDS = 60
 
 
-class ZeroGpuHost:
-    """`lend` is `spaces.GPU`. Thread-safe. Make it before the page serves: Spaces look then for
-    what needs a GPU. A race that waits for one hears of Stop with its first event.
+class ZeroGpuHost(Host):
+    """`lend` is `spaces.GPU`. Make it before the page serves: Spaces look then for what needs a
+    GPU. A race that waits for one hears of Stop with its first event.
     """
 
     def __init__(
@@ -32,34 +35,33 @@ class ZeroGpuHost:
         limits: Limits = PRIVATE,
         titles: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        self._forked = InlineHost(limits, titles)  # used in forks alone
+        super().__init__()
+        give_titles(titles)
+        self._forked = InlineHost(LoadedModels(limits=limits))  # used in forks alone
         self._call = lend(duration=SECONDS)(self._in_fork)
-        self._lock = threading.Lock()
 
-    def stream(self, command: Command, stopped: Stopped) -> Iterator[Event]:
-        if isinstance(command, ForgetVisitor):
-            return  # what a fork keeps goes with it, and is not worth a GPU
-        with one_at_a_time(self._lock, stopped) as acquired:
-            yield from with_ends(command, self._events(command, stopped) if acquired else None)
-
-    def _events(self, command: Command, stopped: Stopped) -> Generator[Event]:
+    def _run(self, race: Race, emit: Emit, stopped: Stopped) -> None:
         """Raises DerbyError if no GPU is lent, or it is taken away."""
-        yield Preparing("Waiting for a GPU of ZeroGPU...")
+        emit(Preparing("Waiting for a GPU of ZeroGPU..."))
         with TemporaryDirectory(prefix="decode-derby-") as folder:
-            wanted = Path(folder) / "wanted"  # goes with the folder, too, if nobody listens
+            wanted = Path(folder) / "wanted"
             wanted.touch()
             try:
-                for value in self._call(command, str(wanted)):
+                for value in self._call(race, str(wanted)):
                     if stopped():
                         wanted.unlink(missing_ok=True)
-                    yield from_json(value)
+                    emit(from_json(value))
             except Exception as error:
                 # An error of Spaces is gradio's, with the sentence in `message`.
                 sentence = str(getattr(error, "message", "")) or explain(error)
                 raise DerbyError(f"ZeroGPU lends no GPU: {sentence}") from error
 
-    def _in_fork(self, command: Command, wanted: str) -> Iterator[dict[str, Any]]:
-        for event in self._forked.stream(command, lambda: not Path(wanted).exists()):
-            yield to_json(event)
+    def _in_fork(self, race: Race, wanted: str) -> Iterator[dict[str, Any]]:
+        queue: SimpleQueue[Event | None] = SimpleQueue()
 
-    def close(self) -> None: ...
+        def run() -> None:
+            self._forked.run(race, queue.put, lambda: not Path(wanted).exists())
+            queue.put(None)
+
+        threading.Thread(target=run, name="race", daemon=True).start()
+        yield from map(to_json, iter(queue.get, None))
