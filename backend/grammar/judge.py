@@ -30,8 +30,9 @@ def judge(schema: str, text: str) -> Judgement:
     from jsonschema_rs import FancyRegexOptions, ValidationError, validator_for
 
     try:
+        standard, originals = for_judge(schema)
         validator = validator_for(
-            for_judge(schema),
+            standard,
             validate_formats=True,
             offline=True,
             # A pattern that gave up would count as one that does not match, and so be valid under
@@ -45,10 +46,11 @@ def judge(schema: str, text: str) -> Judgement:
         return Judgement("unchecked", _one_line(str(getattr(unclear, "message", unclear))))
     if error is None:
         return Judgement("valid")
+    why = error.message
+    for pattern, original in originals.items():
+        why = why.replace(f'"{pattern}"', f'"{original}"')
     place = "".join(f"/{step}" for step in error.instance_path)
-    return Judgement(
-        "invalid", _one_line(f"at {place}: {error.message}" if place else error.message)
-    )
+    return Judgement("invalid", _one_line(f"at {place}: {why}" if place else why))
 
 
 def _one_line(text: str) -> str:

@@ -80,9 +80,12 @@ def read(text: str) -> Schema:
     return Schema(json.loads(json.dumps(value, default=float, allow_nan=False)), tuple(afterwards))
 
 
-def for_judge(text: str) -> Any:
-    """The original with exact numbers and the patterns' meaning in ECMA-262. Raises as `read`."""
-    return _judged(_parsed(text))
+def for_judge(text: str) -> tuple[Any, dict[str, str]]:
+    """The original with exact numbers and translated patterns; and the original of each of these.
+    Raises as `read`.
+    """
+    originals: dict[str, str] = {}
+    return _judged(_parsed(text), originals), originals
 
 
 def _parsed(text: str) -> Any:
@@ -107,16 +110,18 @@ def _with_each(schema: dict[str, Any], change: Callable[[Any], Any]) -> dict[str
     return {key: changed(key, value) for key, value in schema.items()}
 
 
-def _judged(schema: Any) -> Any:
+def _judged(schema: Any, originals: dict[str, str]) -> Any:
+    def exact(pattern: str) -> str:
+        originals[text := translated(pattern).exact] = pattern
+        return text
+
     if not isinstance(schema, dict):
         return schema
-    copy = _with_each(schema, _judged)
+    copy = _with_each(schema, lambda inner: _judged(inner, originals))
     if isinstance(pattern := copy.get("pattern"), str):
-        copy["pattern"] = translated(pattern).exact
+        copy["pattern"] = exact(pattern)
     if isinstance(named := copy.get("patternProperties"), dict):
-        copy["patternProperties"] = {
-            translated(pattern).exact: inner for pattern, inner in named.items()
-        }
+        copy["patternProperties"] = {exact(pattern): inner for pattern, inner in named.items()}
     return copy
 
 

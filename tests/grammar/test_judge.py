@@ -29,7 +29,7 @@ def test_valid_texts_are_called_valid(schema: str, text: str) -> None:
         ("{}", "1 2", "not JSON"),
         ('{"multipleOf": 0.01}', "19.995", "not a multiple of 0.01"),
         ('{"format": "date-time"}', '"2024-01-01T10:00:60Z"', "date-time"),
-        (r'{"pattern": "^\\d$"}', '"\u0663"', "does not match"),
+        (r'{"pattern": "^\\d\\S$"}', '"\u0663a"', r'does not match "^\d\S$"'),
         ('{"properties": {"a": {"items": {"minimum": 2}}}}', '{"a": [3, 1]}', "at /a/1: 1 is less"),
         ('{"uniqueItems": true, "x-guidance": {"lenient": true}}', "[1, 1]", "non-unique"),
     ],
