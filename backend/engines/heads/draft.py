@@ -114,7 +114,7 @@ def bias_of(visible: NDArray[np.bool_], width: int) -> Floats:
     return bias
 
 
-def call_seconds(head: Head, widths: Sequence[int], repeats: int = 20) -> float:
+def call_seconds(head: Head, widths: Sequence[int], repeats: int = 10) -> float:
     """Mean seconds of a pass as rounds make them: the first reads a few rows and finds the
     processor's caches full of the target, the second is of one row and does not.
     """

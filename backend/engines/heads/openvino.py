@@ -12,10 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from backend.engines.heads.draft import Floats, bias_of, call_seconds
-from backend.engines.heads.file import HeadFile, HeadShape, embeddings, int8_rows
+from backend.engines.heads.file import HeadFile, HeadShape, Weights, embeddings, int8_rows
 from backend.engines.openvino.core import core
 from backend.models.files import Say, model_files
 from backend.types import PREFILL_CHUNK, HiddenStates, Logits, ModelSpec
+
+#: Codes [O, I] and scales [O, 1] by the names of the weights.
+Matrices = dict[str, tuple[NDArray[np.int8], Floats]]
 
 #: Rows of the compiled passes: a round reads what the last one committed, a prompt whole chunks.
 WIDTHS = (1, 2, 4, 8, PREFILL_CHUNK)
@@ -29,9 +32,20 @@ def open_openvino_head(file: HeadFile, target: ModelSpec, say: Say) -> "OpenVINO
     return OpenVINOHead(file, *embeddings(model_files(target.name, say).folder))
 
 
-def head_graph(file: HeadFile, output: Floats, n: int) -> Any:  # noqa: PLR0915 (one formula)
-    """The computation of TorchHead.forward over n rows as an openvino.Model, with the target's
-    `output` embeddings [V', D] of the tokens that can be drafted.
+def int8_matrices(file: HeadFile, output: Floats) -> Matrices:
+    """The head's, and the target's `output` embeddings [V', D] of the tokens that can be drafted.
+    The scale of the scores goes with the queries: the plugin would put it to all cached keys.
+    """
+    weights = {**file.weights, "output": output}
+    matrices = {name: int8_rows(value) for name, value in weights.items() if value.ndim == 2}
+    for name, (codes, scales) in matrices.items():
+        if name.endswith("q_proj.weight"):
+            matrices[name] = codes, scales * np.float32(file.shape.scale)
+    return matrices
+
+
+def head_graph(shape: HeadShape, norms: Weights, matrices: Matrices, n: int) -> Any:  # noqa: PLR0915
+    """The computation of TorchHead.forward over n rows as an openvino.Model.
 
     Inputs: embeddings and features [n, D], positions [n, 1, 1], bias [n, slots + 1 + n], then keys
     and values of each layer in turn, [kv_heads, slots + 1, d]. Outputs: logits [1, V'] and feature
@@ -40,7 +54,6 @@ def head_graph(file: HeadFile, output: Floats, n: int) -> Any:  # noqa: PLR0915 
     import openvino as ov
     from openvino import opset13 as ops
 
-    shape, weights = file.shape, file.weights
     hidden, d, slots = shape.hidden, shape.head_dim, shape.slots + 1
     heads, kv, group = shape.heads, shape.kv_heads, shape.heads // shape.kv_heads
 
@@ -56,9 +69,9 @@ def head_graph(file: HeadFile, output: Floats, n: int) -> Any:  # noqa: PLR0915 
     def parts(x: Any, axis: int, *sizes: int) -> Any:
         return ops.variadic_split(x, ops.constant(axis), axes(*sizes)).outputs()
 
-    def product(x: Any, *matrices: Floats) -> Any:
+    def product(x: Any, *names: str) -> Any:
         """By all of these [O, I] at once, in the form that the plugin multiplies from int8."""
-        codes, scales = zip(*map(int8_rows, matrices), strict=True)
+        codes, scales = zip(*(matrices[name] for name in names), strict=True)
         real = ops.convert(ops.constant(np.concatenate(codes)), "f32")
         scaled = ops.multiply(real, ops.constant(np.concatenate(scales)))
         return ops.matmul(x, scaled, transpose_a=False, transpose_b=True)
@@ -67,7 +80,7 @@ def head_graph(file: HeadFile, output: Floats, n: int) -> Any:  # noqa: PLR0915 
         mean = ops.reduce_mean(ops.power(x, number(2)), axes(-1), keep_dims=True)
         root = ops.sqrt(ops.add(mean, number(shape.eps)))
         unit = ops.multiply(x, ops.divide(number(1), root))
-        return ops.multiply(unit, ops.constant(weights[f"{name}.weight"]))
+        return ops.multiply(unit, ops.constant(norms[f"{name}.weight"]))
 
     cache_size = [kv, slots, d]
     sizes = [[n, hidden], [n, hidden], [n, 1, 1], [n, slots + n]] + 2 * shape.layers * [cache_size]
@@ -80,15 +93,13 @@ def head_graph(file: HeadFile, output: Floats, n: int) -> Any:  # noqa: PLR0915 
     new: list[Any] = []
     for index in range(shape.layers):
 
-        def weight(name: str, index: int = index) -> Floats:
-            return weights[f"layers.{index}.{name}.weight"]
+        def own(name: str, index: int = index) -> str:
+            return f"layers.{index}.{name}.weight"
 
         if index in shape.reads:
-            x = ops.add(x, product(seen, weights[f"reads.{index}.weight"]))
-        # The scale of the scores goes with the queries: the plugin would put it to all cached keys.
-        queries = weight("q_proj") * np.float32(shape.scale)
+            x = ops.add(x, product(seen, f"reads.{index}.weight"))
         read = norm(x, f"layers.{index}.input_layernorm")
-        projected = product(read, queries, weight("k_proj"), weight("v_proj"))
+        projected = product(read, own("q_proj"), own("k_proj"), own("v_proj"))
         turning, v = parts(shaped(projected, n, heads + 2 * kv, d), 1, heads + kv, kv)
         a, b = parts(turning, 2, d // 2, d // 2)
         left = ops.subtract(ops.multiply(a, cos), ops.multiply(b, sin))
@@ -97,8 +108,8 @@ def head_graph(file: HeadFile, output: Floats, n: int) -> Any:  # noqa: PLR0915 
         rows = [ops.transpose(each, axes(1, 0, 2)) for each in (k, v)]
         new += [shaped(each, 1, kv, n, d) for each in rows]
         keys, values = (
-            ops.concat([cached, own], 1)
-            for cached, own in zip(cache[2 * index : 2 * index + 2], rows, strict=True)
+            ops.concat([cached, latest], 1)
+            for cached, latest in zip(cache[2 * index : 2 * index + 2], rows, strict=True)
         )
         # Query heads that share keys stand together, so that the cache is read as it lies.
         q = ops.transpose(shaped(q, n, kv, group, d), axes(1, 2, 0, 3))
@@ -106,14 +117,14 @@ def head_graph(file: HeadFile, output: Floats, n: int) -> Any:  # noqa: PLR0915 
         chances = ops.softmax(ops.add(scores, every_head), -1)
         attended = ops.matmul(chances, values, transpose_a=False, transpose_b=False)
         together = ops.transpose(shaped(attended, kv, group, n, d), axes(2, 0, 1, 3))
-        x = ops.add(x, product(shaped(together, n, heads * d), weight("o_proj")))
+        x = ops.add(x, product(shaped(together, n, heads * d), own("o_proj")))
         read = norm(x, f"layers.{index}.post_attention_layernorm")
-        wide = product(read, weight("gate_proj"), weight("up_proj"))
+        wide = product(read, own("gate_proj"), own("up_proj"))
         gate, up = parts(wide, 1, shape.intermediate, shape.intermediate)
-        x = ops.add(x, product(ops.multiply(ops.swish(gate), up), weight("down_proj")))
+        x = ops.add(x, product(ops.multiply(ops.swish(gate), up), own("down_proj")))
     last = norm(x if n == 1 else parts(x, 0, n - 1, 1)[1], "norm")
     build: Any = ov.Model  # its stubs reject every call
-    return build([product(last, output), last, ops.concat(new, 0)], inputs)
+    return build([product(last, "output"), last, ops.concat(new, 0)], inputs)
 
 
 class OpenVINOHead:
@@ -131,10 +142,11 @@ class OpenVINOHead:
         self.shape: HeadShape = file.shape
         self.vocabulary = file.tokens
         self.embedding = embedding
-        graphs = {width: head_graph(file, output[file.tokens], width) for width in WIDTHS}
-        self.compiled: dict[int, Any] = {
-            width: core().compile_model(graph, "CPU", settings) for width, graph in graphs.items()
-        }
+        matrices = int8_matrices(file, output[file.tokens])
+        self.compiled: dict[int, Any] = {}
+        for width in WIDTHS:
+            graph = head_graph(file.shape, file.weights, matrices, width)
+            self.compiled[width] = core().compile_model(graph, "CPU", settings)
         self.seconds = 0.0
         self.seconds = call_seconds(self, WIDTHS)
 
