@@ -71,10 +71,10 @@ def compile_grammar(
     source: GrammarSource, tokenizer: Tokenizer, closing: str = ""
 ) -> GrammarConstraint:
     """A constraint at the start of a text, of a grammar that is trusted; behind `closing`."""
-    definition, vocabulary = definition_of(source), vocabulary_of(tokenizer, slices_of(source))
+    definition, tokens = definition_of(source), vocabulary_of(tokenizer, slices_of(source))
     definition = behind(definition, "", closing) if closing else definition
-    matcher = compile_matcher(definition, vocabulary.tokens)
-    return GrammarConstraint(definition, matcher, vocabulary, closing)
+    matcher = compile_matcher(definition, tokens)
+    return GrammarConstraint(definition, matcher, tokens, tokenizer, closing)
 
 
 def accepts(source: GrammarSource, text: str) -> bool:

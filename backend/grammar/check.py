@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
@@ -69,19 +69,26 @@ class Fit:
     afterwards: str = ""
     invalid: str = ""
 
+    def covers(self, text: str) -> bool:
+        """Whether that text is one of the grammar's, and valid."""
+        return self.accepted == len(text) and self.accepting and not self.invalid
+
     def sentence(self, text: str) -> str:
         """How far that text fits a grammar that works."""
+        words = ["It works."]
         if self.accepted < len(text):
-            return (
-                f"It works. Accepted up to character {self.accepted} of {len(text)}; "
+            words.append(
+                f"Accepted up to character {self.accepted} of {len(text)}; "
                 f"{text[self.accepted]!r} cannot follow."
             )
-        if self.invalid:
-            return f"It works. The whole text fits, but is not valid: {self.invalid}."
-        may = f"may {'' if self.accepting else 'not '}end here"
-        fits = f" The whole text fits, and it {may}." if text else ""
-        late = f" Checked only when a text is whole: {self.afterwards}." if self.afterwards else ""
-        return f"It works.{fits}{late}"
+        elif self.invalid:
+            words.append(f"The whole text fits, but is not valid: {self.invalid}.")
+        elif text:
+            may = "may" if self.accepting else "may not"
+            words.append(f"The whole text fits, and it {may} end here.")
+        if self.afterwards:
+            words.append(f"Checked only when a text is whole: {self.afterwards}.")
+        return " ".join(words)
 
 
 def never() -> bool:
@@ -180,8 +187,7 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _fit(source: GrammarSource, text: str) -> Fit:
-    tokens = vocabulary_of(ByteTokenizer(), ()).tokens
-    matcher = compile_matcher(definition_of(source), tokens)
+    matcher = compile_matcher(definition_of(source), vocabulary_of(ByteTokenizer(), ()))
     latest = time.process_time() + WALKING
     for seed in range(WALKS):
         error = matcher.get_error() or _walk(matcher.deep_copy(), random.Random(seed), latest)
@@ -194,16 +200,12 @@ def _fit(source: GrammarSource, text: str) -> Fit:
             break
         accepted += 1
     fit = Fit(accepted, matcher.is_accepting())
-    if source.kind != "json_schema":
-        return fit
-    afterwards = ", ".join(read(source.text).afterwards)
-    whole = accepted == len(text) and fit.accepting
-    judgement = judge(source.text, text) if whole else Judgement("valid")
-    return replace(
-        fit,
-        afterwards=afterwards,
-        invalid=judgement.why if judgement.verdict == "invalid" else "",
-    )
+    if source.kind == "json_schema":
+        afterwards = ", ".join(read(source.text).afterwards)
+        judgement = judge(source.text, text) if fit.covers(text) else Judgement("valid")
+        invalid = judgement.why if judgement.verdict == "invalid" else ""
+        fit = Fit(accepted, fit.accepting, afterwards, invalid)
+    return fit
 
 
 def _walk(matcher: LLMatcher, rng: random.Random, latest: float) -> str:

@@ -25,13 +25,13 @@ from backend.errors import DerbyError
 from backend.grammar.check import never, require
 from backend.grammar.compile import behind, definition_of, too_much
 from backend.grammar.sources import GrammarSource
-from backend.grammar.vocabulary import Vocabulary, compile_matcher, slices_of, vocabulary_of
+from backend.grammar.vocabulary import compile_matcher, slices_of, vocabulary_of
 from backend.machine import threads
 from backend.text import Tokenizer
 from backend.types import Proposal
 
 if TYPE_CHECKING:
-    from llguidance import LLMatcher
+    from llguidance import LLMatcher, LLTokenizer
 
 #: Lark attributes after which llguidance refuses to roll back, as a definition's JSON has them.
 #: Seeing one that is not there, in a quoted text say, costs a little time and nothing else.
@@ -86,15 +86,22 @@ class GrammarConstraint(Constraint):
     """
 
     def __init__(
-        self, definition: str, matcher: LLMatcher, vocabulary: Vocabulary, closing: str = ""
+        self,
+        definition: str,
+        matcher: LLMatcher,
+        tokens: LLTokenizer,
+        tokenizer: Tokenizer,
+        closing: str = "",
     ) -> None:
-        """Take over a matcher of this definition at the start of a text, in which a model thinks up
-        to `closing`. Computes the first mask, so that a grammar which no token fits fails here.
+        """Take over a matcher of this definition, over the tokenizer's `tokens`, at the start of a
+        text in which a model thinks up to `closing`. Computes the first mask, so that a grammar
+        which no token fits fails here.
         """
         self._closing = closing
         self._answer_at = None if closing else 0  # tokens in front of the answer, if it has begun
-        self._vocabulary = vocabulary
-        self._eos = sorted(vocabulary.eos_ids)
+        self._size = tokenizer.vocab_size
+        self._eos = frozenset(token for token in tokenizer.eos_ids if token < self._size)
+        self._decode = tokens.decode_str
         self._committed: list[int] = []
         self._ended = False
         self._matcher = matcher
@@ -116,7 +123,7 @@ class GrammarConstraint(Constraint):
 
     def cut(self, proposal: Proposal) -> Proposal:
         """See Constraint. The same object when nothing is ruled out; kept rows stay in order."""
-        eos, allowed = self._vocabulary.eos_ids, list[bool]()
+        eos, allowed = self._eos, list[bool]()
         with self._walk(proposal) as walk:
             for i, parent in enumerate(proposal.parents[: proposal.drafted]):
                 if self._ended or (
@@ -134,20 +141,19 @@ class GrammarConstraint(Constraint):
         """See Constraint. Call it on a proposal that `cut` returned, else it raises ValueError.
         After the end of the text only another end is allowed, so that every row can be sampled.
         """
-        masks = np.zeros((1 + proposal.drafted, self._vocabulary.size), dtype=np.bool_)
-        seconds: list[float] = []
+        masks = np.zeros((1 + proposal.drafted, self._size), dtype=np.bool_)
+        eos, seconds = list(self._eos), list[float]()
         with self._walk(proposal) as walk:
             for row, node in enumerate(range(-1, proposal.drafted)):
                 start = perf_counter()
-                if self._ended or (node >= 0 and proposal.tokens[node] in self._vocabulary.eos_ids):
-                    masks[row, self._eos] = True
+                if self._ended or (node >= 0 and proposal.tokens[node] in self._eos):
+                    masks[row, eos] = True
                 elif matcher := walk(node):
                     bits = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
                     self._check(matcher)
-                    n = min(self._vocabulary.known, 8 * len(bits))
-                    masks[row, :n] = np.unpackbits(bits, count=n, bitorder="little")
+                    masks[row] = np.unpackbits(bits, count=self._size, bitorder="little")
                     if matcher.is_accepting():  # else a grammar may still name the end itself
-                        masks[row, self._eos] = True
+                        masks[row, eos] = True
                     if not masks[row].any():
                         raise self._dead_end()
                 else:
@@ -168,13 +174,13 @@ class GrammarConstraint(Constraint):
             for token in tokens:
                 if self._ended:
                     return
-                if token in self._vocabulary.eos_ids:
+                if token in self._eos:
                     self._ended = True
                 elif self._plain(token) and self._matcher.try_consume_tokens([token]) == 1:
                     self._committed.append(token)
                     if self._answer_at is None:
                         end = self._committed[-len(self._closing) :]
-                        if self._closing in self._text(end):
+                        if self._closing in self._decode(end):
                             self._answer_at = len(self._committed)
                 else:
                     self._check(self._matcher)
@@ -186,7 +192,7 @@ class GrammarConstraint(Constraint):
 
     def answer(self) -> str:
         """See Constraint."""
-        return "" if self._answer_at is None else self._text(self._committed[self._answer_at :])
+        return "" if self._answer_at is None else self._decode(self._committed[self._answer_at :])
 
     def expected(self) -> str:
         """See Constraint. The forced text, or some of the pieces that may come next."""
@@ -199,7 +205,7 @@ class GrammarConstraint(Constraint):
         if forced:
             return repr(forced.decode(errors="replace"))
         (row,), _ = self.masks_along(NOTHING)
-        pieces = (self._text([int(token)]) for token in np.flatnonzero(row))
+        pieces = (self._decode([int(token)]) for token in np.flatnonzero(row))
         named = sorted({piece for piece in pieces if piece}, key=lambda piece: (len(piece), piece))
         more = ", ..." if len(named) > _NAMED else ""
         return f"one of {', '.join(map(repr, named[:_NAMED]))}{more}"
@@ -245,10 +251,8 @@ class GrammarConstraint(Constraint):
                 walk(-1)
 
     def _plain(self, token: int) -> bool:
-        """Whether the matcher may be given a token: it has text and is in the matcher's
-        vocabulary.
-        """
-        return 0 <= token < self._vocabulary.known and token not in self._vocabulary.eos_ids
+        """Whether the matcher may be given a token: no end of the text, which it takes as text."""
+        return 0 <= token < self._size and token not in self._eos
 
     def _check(self, matcher: LLMatcher) -> None:
         """Raise DerbyError if the matcher has failed, which it never says by itself."""
@@ -256,11 +260,8 @@ class GrammarConstraint(Constraint):
             raise self._dead_end()
 
     def _dead_end(self) -> DerbyError:
-        text = self._text(self._committed)[-60:]
+        text = self._decode(self._committed)[-60:]
         return DerbyError(f"The grammar cannot go on after {text!r}: give every rule a way to end.")
-
-    def _text(self, tokens: Sequence[int]) -> str:
-        return self._vocabulary.tokens.decode_str(list(tokens))
 
 
 def without(proposal: Proposal, allowed: Sequence[bool]) -> Proposal:
@@ -318,10 +319,10 @@ class GrammarCompiler:
         """Make a constraint at the start of a text of a grammar that was prepared. In front of it
         stands `lead`, or a model's thinking up to the tag `closing`.
         """
-        vocabulary = vocabulary_of(self._tokenizer, slices_of(source))
+        tokens = vocabulary_of(self._tokenizer, slices_of(source))
         definition = definition_of(source)
         if lead or closing:
             definition = behind(definition, lead, closing)
         with bounded():
-            matcher = self._matcher(definition, vocabulary.tokens).deep_copy()
-        return GrammarConstraint(definition, matcher, vocabulary, closing)
+            matcher = self._matcher(definition, tokens).deep_copy()
+        return GrammarConstraint(definition, matcher, tokens, self._tokenizer, closing)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -59,62 +58,47 @@ def slices_of(source: GrammarSource) -> tuple[str, ...]:
     return CODE_SLICES if source.kind == "lark" and _CODE.search(source.text) else SLICES
 
 
-@dataclass(frozen=True, slots=True)
-class Vocabulary:
-    """`tokens` is llguidance's own form. Logits have `size` columns, and the first `known` of them
-    belong to tokens.
-    """
-
-    tokens: LLTokenizer
-    size: int
-    known: int
-    eos_ids: frozenset[int]
+_BUILT: WeakKeyDictionary[Tokenizer, dict[tuple[str, ...], LLTokenizer]] = WeakKeyDictionary()
 
 
-_BUILT: WeakKeyDictionary[Tokenizer, dict[tuple[str, ...], Vocabulary]] = WeakKeyDictionary()
-
-
-def vocabulary_of(tokenizer: Tokenizer, slices: tuple[str, ...] = SLICES) -> Vocabulary:
-    """A tokenizer's vocabulary, built once (0.1-1 s) while the tokenizer lives. Raises DerbyError
-    for one that has no end of the text or does not spell texts in bytes.
+def vocabulary_of(tokenizer: Tokenizer, slices: tuple[str, ...] = SLICES) -> LLTokenizer:
+    """A tokenizer's vocabulary, at least as wide as the logits; built once (0.1-1 s) while the
+    tokenizer lives. Raises DerbyError for one without an end, or that does not spell in bytes.
     """
     built = _BUILT.setdefault(tokenizer, {})
     if slices not in built:
-        built[slices] = _build(tokenizer, slices)
+        built[slices] = _build(tokenizer).with_slices(list(slices))
     return built[slices]
 
 
-def _build(tokenizer: Tokenizer, slices: tuple[str, ...]) -> Vocabulary:
+def _build(tokenizer: Tokenizer) -> LLTokenizer:
     from llguidance import LLTokenizer, TokenizerWrapper
 
-    size, eos = tokenizer.vocab_size, sorted(tokenizer.eos_ids)
+    eos = sorted(tokenizer.eos_ids)
     if not eos:
         raise _unfit("no end")
-    if isinstance(tokenizer, HfTokenizer):
-        from llguidance.hf import from_tokenizer
-
-        known = min(size, len(tokenizer.fast))
-        try:
-            # The logits may be wider than the tokenizer (padding) or, rarely, narrower.
-            tokens = from_tokenizer(tokenizer.fast, max(size, len(tokenizer.fast)), eos, [])
-        except ValueError as error:
-            raise _unfit(str(error)[:80]) from error
-        added = {
-            i: token.content.encode()
-            for i, token in tokenizer.fast.added_tokens_decoder.items()
-            if (not token.special or _CLOSING.fullmatch(token.content))
-            and i not in tokenizer.eos_ids
-        }
-        if any(tokens.is_special_token(i) or tokens.decode_bytes([i]) != added[i] for i in added):
-            tokens = LLTokenizer(TokenizerWrapper(_Added(tokens, added)), eos_token=eos, slices=[])
-    elif isinstance(tokenizer, ByteTokenizer):
-        tokens = LLTokenizer(TokenizerWrapper(_Bytes()), eos_token=eos, slices=[])
-        known = min(size, tokens.vocab_size)
-    else:
+    if isinstance(tokenizer, ByteTokenizer):
+        own = TokenizerWrapper(_Bytes(tokenizer.vocab_size))
+        return LLTokenizer(own, eos_token=eos, slices=[])
+    if not isinstance(tokenizer, HfTokenizer):
         raise _unfit(type(tokenizer).__name__)
-    return Vocabulary(
-        tokens.with_slices(list(slices)), size, known, frozenset(i for i in eos if i < known)
-    )
+
+    from llguidance.hf import from_tokenizer
+
+    fast = tokenizer.fast
+    try:
+        # The logits may be wider than the tokenizer (padding) or, rarely, narrower.
+        tokens = from_tokenizer(fast, max(tokenizer.vocab_size, len(fast)), eos, [])
+    except ValueError as error:
+        raise _unfit(str(error)[:80]) from error
+    added = {
+        i: token.content.encode()
+        for i, token in fast.added_tokens_decoder.items()
+        if (not token.special or _CLOSING.fullmatch(token.content)) and i not in eos
+    }
+    if any(tokens.is_special_token(i) or tokens.decode_bytes([i]) != added[i] for i in added):
+        tokens = LLTokenizer(TokenizerWrapper(_Added(tokens, added)), eos_token=eos, slices=[])
+    return tokens
 
 
 def _unfit(why: str) -> DerbyError:
@@ -144,8 +128,10 @@ class _Bytes:
     """The vocabulary of ByteTokenizer, in the form that llguidance's TokenizerWrapper reads."""
 
     bos_token_id, eos_token_id = None, ByteTokenizer.EOS
-    tokens = (*(bytes([i]) for i in range(256)), b"<256>")
-    special_token_ids = (ByteTokenizer.EOS,)
+
+    def __init__(self, size: int) -> None:
+        self.special_token_ids = range(ByteTokenizer.EOS, size)
+        self.tokens = [bytes([i]) if i < ByteTokenizer.EOS else b"<%d>" % i for i in range(size)]
 
     def __call__(self, text: bytes) -> list[int]:
         return list(text)

@@ -20,7 +20,7 @@ from backend.grammar.sources import GrammarSource
 from backend.grammar.vocabulary import compile_matcher, vocabulary_of
 from backend.text import ByteTokenizer
 
-BYTES = vocabulary_of(ByteTokenizer(), ()).tokens
+BYTES = vocabulary_of(ByteTokenizer(), ())
 INT64 = {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}
 CAT = {"properties": {"kind": {"const": "cat", "default": "cat"}, "n": {"type": "integer"}}}
 DOG = {"properties": {"kind": {"const": "dog", "default": "dog"}, "n": {"type": "integer"}}}

@@ -35,7 +35,7 @@ def random_text(source: GrammarSource, guide: bytes, rng: random.Random) -> str 
 
     Without a guide, walks get lost in the first name or comment.
     """
-    matcher = compile_matcher(definition_of(source), vocabulary_of(BYTES).tokens)
+    matcher = compile_matcher(definition_of(source), vocabulary_of(BYTES))
     walk: list[int] = []
     at, stray = 0, rng.uniform(0, 0.2)
     while len(walk) < len(guide) + LONGEST:
