@@ -224,18 +224,16 @@ class GrammarConstraint(Constraint):
         def walk(node: int) -> LLMatcher | None:
             nonlocal matcher
             path: list[int] = []
-            while node >= 0:
+            while node >= 0 and node not in at:
                 path.insert(0, node)
                 node = proposal.parents[node]
-            pairs = zip(path, at, strict=False)
-            shared = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
-            if shared < len(at) and self._rolls_back:
-                matcher.rollback(len(at) - shared)
-                del at[shared:]
-            elif shared < len(at):
-                matcher = self._matcher.deep_copy()
-                at.clear()
-            for i in path[len(at) :]:
+            fork = at.index(node) + 1 if node >= 0 else 0
+            if fork < len(at) and self._rolls_back:
+                matcher.rollback(len(at) - fork)
+            elif fork < len(at):
+                matcher, path, fork = self._matcher.deep_copy(), at[:fork] + path, 0
+            del at[fork:]
+            for i in path:
                 token = proposal.tokens[i]
                 # Not validate_tokens: it overlooks max_tokens beyond its first token.
                 if not self._plain(token) or matcher.try_consume_tokens([token]) != 1:
