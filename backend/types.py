@@ -242,22 +242,6 @@ class Proposal:
         )
 
     @property
-    def first_chain(self) -> "Proposal":
-        """The first token and the first below each: of a tree what a chain can check."""
-        chain: list[int] = []
-        for i, parent in enumerate(self.parents[: self.drafted]):
-            if parent == (chain[-1] if chain else -1):
-                chain.append(i)
-        return replace(
-            self,
-            tokens=tuple(self.tokens[i] for i in chain),
-            parents=chain_parents(len(chain)),
-            scratch=0,
-            feedback=0,
-            by=tuple(self.by[i] for i in chain) if self.by else (),
-        )
-
-    @property
     def proposers(self) -> tuple[str, ...]:
         """Who proposed each drafted token, "" of those of whom nobody says."""
         return self.by or ("",) * self.drafted

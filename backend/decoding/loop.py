@@ -48,7 +48,6 @@ class Parts:
     drafter: Drafter = field(default_factory=Drafter)
     constraint: Constraint = field(default_factory=Constraint)
     cache: bool = True
-    trees: bool = True  # a pass can check several continuations
     positions: int = 1 << 31  # tokens that the context may hold
     costs: Costs = UNKNOWN_COSTS  # is told of every pass
     stopped: Callable[[], bool] = lambda: False
@@ -192,7 +191,7 @@ class Answer:
         with clock.part("draft"):
             context = [*tokens, *forced] if forced else tokens
             guesses = parts.drafter.propose(context, budget - len(forced))
-        return (guesses if parts.trees else guesses.first_chain).behind(forced)
+        return guesses.behind(forced)
 
     def _penalized(self, proposal: Proposal, logits: Logits) -> Logits:
         """The logits under the repetition penalty: what a drafted token's row has seen is the

@@ -2,26 +2,19 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from backend.engines.base import Engine, Session
+from backend.engines.base import Engine
+from backend.engines.session import Session
 from backend.errors import DerbyError
-from backend.types import Arrays
+from backend.racing.sessions import common_length
 
 #: What a cache fits to, as the file's metadata has it: `model` is the digest of the weights.
 FORMAT = "decode-derby-cache-3"
 _TOKENS = "tokens"
-
-
-class StoredCache(NamedTuple):
-    """The first tokens of a text, and their rows: arrays whose axis 2 counts tokens."""
-
-    tokens: list[int]
-    arrays: Arrays
 
 
 def require_cache(engine: Engine) -> None:
@@ -50,8 +43,10 @@ def save_cache(path: Path, engine: Engine, session: Session) -> None:
         ) from error
 
 
-def read_cache(path: Path, engine: Engine) -> StoredCache:
-    """What a file holds for this engine. Raises DerbyError if it is another model's, or damaged."""
+def restore(path: Path, engine: Engine, session: Session, text: Sequence[int]) -> None:
+    """Have an empty session hold what a file knows of a text, but for its last token. Raises
+    DerbyError if the file is another model's, or damaged.
+    """
     try:
         with safe_open(path, "np") as file:
             metadata = file.metadata() or {}
@@ -72,22 +67,11 @@ def read_cache(path: Path, engine: Engine) -> StoredCache:
     tokens = arrays.pop(_TOKENS).tolist()
     if any(array.ndim != 4 or array.shape[2] < len(tokens) for array in arrays.values()):
         raise DerbyError("The saved cache has fewer rows than tokens: save it again.", path)
-    return StoredCache(tokens, {name.removeprefix("cache/"): each for name, each in arrays.items()})
-
-
-def restore(session: Session, stored: StoredCache, length: int) -> None:
-    """Have an empty session hold the first `length` tokens of what was stored."""
-    if length:
-        rows = {name: array[:, :, :length] for name, array in stored.arrays.items()}
-        session.load(stored.tokens[:length], rows)
+    if length := common_length(tokens, text[:-1]):
+        rows = {name.removeprefix("cache/"): a[:, :, :length] for name, a in arrays.items()}
+        session.load(tokens[:length], rows)
 
 
 def _identity(engine: Engine) -> dict[str, str]:
-    spec = engine.spec
-    named: Sequence[tuple[str, str]] = (
-        ("format", FORMAT),
-        ("engine", spec.engine),
-        ("precision", spec.precision),
-        ("model", engine.fingerprint),
-    )
-    return dict(named)
+    spec, model = engine.spec, engine.fingerprint
+    return {"format": FORMAT, "engine": spec.engine, "precision": spec.precision, "model": model}

@@ -1,8 +1,8 @@
 """One column of a race: from its parts to its last event."""
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -32,10 +32,10 @@ from backend.libraries.lane import library_events
 from backend.libraries.library import Library
 from backend.programs.parser import Program, is_program, parse_program
 from backend.programs.runner import hottest, run_program, slot_grammars
-from backend.racing.cache_file import read_cache, require_cache, restore, save_cache
+from backend.racing.cache_file import require_cache, restore, save_cache
 from backend.racing.models import LoadedModels, Say
 from backend.racing.reading import Readings
-from backend.racing.sessions import Place, common_length
+from backend.racing.sessions import Place
 from backend.strategies.column import Column
 from backend.strategies.declaration import DrafterInputs
 from backend.strategies.settings import SESSION
@@ -61,6 +61,10 @@ class ColumnRun:
     save_cache: Path | None = None
     restore_cache: Path | None = None
 
+    _opened: ExitStack = field(default_factory=ExitStack)
+    _target: Engine = field(init=False)
+    _prompt: list[int] = field(init=False)
+    _positions: int = 0  # tokens that the context may hold
     _decision: Decision = UNDECIDED
     _rows: int = 0  # that another column read, for the first step
     _calls: int = 0  # of the draft
@@ -74,13 +78,16 @@ class ColumnRun:
             yield from self._library_events(library)
             return
 
-        target: Engine = self.models.get(column.target(self.default), self.say)
+        self._target = target = self.models.get(column.target(self.default), self.say)
         clock.synchronize = target.synchronize
         if self.save_cache is not None:
             require_cache(target)
         program = parse_program(request.prompt) if is_program(request.prompt) else None
-        prompt = self._prompt(target, program)
-        positions = self._positions(target, len(prompt))
+        self._read_prompt(program)
+        prompt, depth = self._prompt, column.scratch_depth
+        limit = min(request.context or target.max_context, target.max_context)
+        require_fits(len(prompt), limit, depth)
+        self._positions = limit - depth
         yield Started(
             index,
             len(prompt),
@@ -91,27 +98,25 @@ class ColumnRun:
         )
         grammars = GrammarCompiler(target.tokenizer)
         try:
-            constraint = self._constraint(grammars, target, prompt, program)
+            constraint = self._constraint(grammars, program)
         except StoppedError:
             yield Finished(index, "stopped", [])
             return
         compiled = clock.seconds
 
-        with ExitStack() as opened:
-            # How long a program's text gets is not known.
-            rows = 0 if program else min(len(prompt) + request.max_new_tokens, positions)
-            parts = self._parts(opened, target, constraint, prompt, rows)
-            parts.positions, held = positions, parts.session.length
-            yield from self._known_costs(target, self._call_seconds)
-            if clock.seconds or held:
-                yield Prepared(index, held, rounded(clock.seconds), rounded(compiled))
+        with self._opened:
+            parts = self._parts(constraint)
+            reused = parts.session.length
+            yield from self._known_costs(self._call_seconds)
+            if clock.seconds or reused:
+                yield Prepared(index, reused, rounded(clock.seconds), rounded(compiled))
             reading = self.readings.begin(prompt, parts, target)
-            if program is not None:
+            if program is None:
+                loop = decode(index, prompt, request, parts)
+            else:
                 compile_, own = grammars.compile, column.grammar
                 loop = run_program(index, program, prompt, request, parts, compile_, own)
                 reading = None
-            else:
-                loop = decode(index, prompt, request, parts)
             if reading is not None and reading.tokens:
                 yield from reading.copied(index, prompt, parts)
                 reading, self._rows = None, len(reading.tokens)
@@ -120,64 +125,45 @@ class ColumnRun:
                     reading.add(event, parts)
                 if isinstance(event, Finished) and self.save_cache is not None:
                     save_cache(self.save_cache, target, parts.session)
-                yield from self._with_news(event, parts, target)
+                yield from self._with_news(event, parts)
 
-    def _prompt(self, target: Engine, program: Program | None) -> list[int]:
+    def _read_prompt(self, program: Program | None) -> None:
         """The prompt's tokens, or those in front of a program's own text."""
+        tokenizer, request = self._target.tokenizer, self.request
         if program is None:
-            notice = prompt_notice(target.tokenizer, self.request)
-            if notice and not self.lane.column:
+            if (notice := prompt_notice(tokenizer, request)) and not self.lane.column:
                 self.say(notice)
-            return prompt_tokens(target.tokenizer, self.request)
-        user, thinking = program.user, self.request.thinking
-        return target.tokenizer.encode(user, chat=bool(user), thinking=thinking)
+            self._prompt = prompt_tokens(tokenizer, request)
+        else:
+            chat = bool(program.user)
+            self._prompt = tokenizer.encode(program.user, chat=chat, thinking=request.thinking)
 
-    def _positions(self, target: Engine, prompt: int) -> int:
-        """Tokens that the context may hold. Raises DerbyError if the prompt alone fills it."""
-        limit = min(self.request.context or target.max_context, target.max_context)
-        require_fits(prompt, limit, self.column.scratch_depth)
-        return limit - self.column.scratch_depth
-
-    def _constraint(
-        self,
-        grammars: GrammarCompiler,
-        target: Engine,
-        prompt: Sequence[int],
-        program: Program | None,
-    ) -> Constraint:
+    def _constraint(self, grammars: GrammarCompiler, program: Program | None) -> Constraint:
         """The column's grammar, behind the model's thinking if the prompt opens that. What is
         checked and made once a model is no cost of this column's. Raises StoppedError.
         """
-        tokenizer, grammar = target.tokenizer, self.column.grammar
+        tokenizer, grammar, clock = self._target.tokenizer, self.column.grammar, self.lane.clock
         if program is not None:
             grammars.prepare(*slot_grammars(program), stopped=self.stopped)
             tokenizer.extending(0)
         if grammar is None:
             return Constraint()
         grammars.prepare(grammar, stopped=self.stopped)
-        with self.lane.clock.step(), self.lane.clock.part("mask"):
-            return grammars.compile(grammar, closing=closing_tag(prompt, tokenizer.piece))
+        with clock.step(), clock.part("mask"):
+            return grammars.compile(grammar, closing=closing_tag(self._prompt, tokenizer.piece))
 
-    def _parts(
-        self,
-        opened: ExitStack,
-        target: Engine,
-        constraint: Constraint,
-        prompt: Sequence[int],
-        rows: int,
-    ) -> Parts:
-        """What runs the column, opened: drafter and session, with room for so many `rows`."""
-        clock, strategy = self.lane.clock, self.column.strategy
+    def _parts(self, constraint: Constraint) -> Parts:
+        """What runs the column, open as long as it runs."""
+        target, clock, strategy = self._target, self.lane.clock, self.column.strategy
         sampler = Sampler(self.request.sampling)
-        drafter = self._drafter(opened, target, sampler, prompt, rows)
-        opened.callback(drafter.close)
+        drafter = self._drafter(sampler)
+        self._opened.callback(drafter.close)
         layers = drafter.states.layers if drafter.states else ()
-        session = self._session(opened, "target", target, prompt, rows, layers)
+        session = self._session("target", target, layers)
         if self.restore_cache is not None and strategy.keeps_cache:
-            stored = read_cache(self.restore_cache, target)
             session.truncate(0)
             with clock.step():
-                restore(session, stored, common_length(stored.tokens, prompt[:-1]))
+                restore(self.restore_cache, target, session, self._prompt)
         return Parts(
             session,
             target.tokenizer,
@@ -186,51 +172,94 @@ class ColumnRun:
             drafter,
             constraint,
             cache=strategy.keeps_cache,
-            trees=target.guesses == "trees",
+            positions=self._positions,
             costs=self.models.costs(target),
             stopped=self.stopped,
         )
 
     def _session(
-        self,
-        opened: ExitStack,
-        role: Literal["target", "draft"],
-        engine: Engine,
-        prompt: Sequence[int],
-        rows: int,
-        layers: Layers = (),
+        self, role: Literal["target", "draft"], engine: Engine, layers: Layers = ()
     ) -> Session:
-        """A session that holds what is known of the prompt."""
+        """A session that holds what is known of the prompt, with room for the whole text: 0 for a
+        program's, of which nobody knows how long it gets.
+        """
         keep = bool(self.visitor) and self.column.cache == SESSION
         place = Place(self.visitor, self.lane.column, role, engine, layers, keep)
-        depth = self.column.scratch_depth if role == "target" else 0
-        rows = min(rows + depth, engine.max_context) if rows else 0
-        return opened.enter_context(self.models.sessions.session(place, prompt, rows))
+        rows, depth = len(self._prompt) + self.request.max_new_tokens, self.column.scratch_depth
+        rows = min(min(rows, self._positions) + depth, engine.max_context)
+        room = 0 if is_program(self.request.prompt) else rows
+        session = self.models.sessions.session(place, self._prompt, room)
+        return self._opened.enter_context(session)
 
-    def _with_news(self, event: Event, parts: Parts, target: Engine) -> list[Event]:
+    def _drafter(self, sampler: Sampler) -> Drafter:
+        """The column's drafter. Raises DerbyError for what cannot be had."""
+        target, column, strategy = self._target, self.column, self.column.strategy
+        if strategy.guesses and target.guesses == "none":
+            raise DerbyError(
+                f"{column.title} checks guesses, and {target.spec} computes one token at a time "
+                "here: choose KV reuse, or another model."
+            )
+        for name in column.drafts.values():  # their files say of what kind they are
+            self.models.fetch(name, self.say)
+        weights, draft, missing = strategy.weights(column.settings(), target), None, ""
+        if isinstance(weights, ModelSpec):
+            draft, missing = self._model_draft(weights)
+        elif weights is not None:
+            if isinstance(weights, Path):
+                weights = self.models.head(target, weights, self.say)
+            draft = weights()
+            self._opened.callback(draft.close)
+        if column.automatic:
+            self.models.price(target, self.say)
+        self._call_seconds = 0.0 if draft is None else draft.seconds
+        costs = self.models.costs(target)
+        inputs = DrafterInputs(column.settings(), target, costs, sampler, draft, missing)
+        return strategy.build(inputs)
+
+    def _model_draft(self, spec: ModelSpec) -> tuple[DraftNetwork | None, str]:
+        """A model that drafts; or None, and why: a copy of the target that cannot be had is no
+        must.
+        """
+        try:
+            engine: Engine = self.models.get(spec, self.say)
+        except DerbyError as error:
+            if spec.name != self._target.spec.name:
+                raise
+            return None, error.reason
+        if engine.guesses == "none":
+            raise DerbyError(
+                f"{engine.spec} computes one token at a time here and cannot take a guess back: "
+                "choose another draft."
+            )
+        require_same_vocabulary(self._target.tokenizer, engine.tokenizer, str(engine.spec))
+        session = self._session("draft", engine)
+        return ModelNetwork(session, engine, self.models.call_seconds(engine)), ""
+
+    def _with_news(self, event: Event, parts: Parts) -> list[Event]:
         """An event of the loop and what the drafter has decided since the last one; before the
         last of all how the text was judged and what passes cost by now.
         """
         drafter, news = parts.drafter, list[Event]()
-        if isinstance(event, Step):
-            if event.calls:
-                self._calls += event.calls
-                self._drafting += event.seconds["draft"]
+        if isinstance(event, Step) and event.calls:
+            self._calls += event.calls
+            self._drafting += event.seconds["draft"]
+        if isinstance(event, Step) and self._rows:
             event, self._rows = replace(event, rows=event.rows + self._rows), 0
-        if isinstance(event, Finished):
+        ended = isinstance(event, Finished)
+        if ended:
             drafter.conclude()
             if event.reason == "end of text":
                 news += self._judged(parts.constraint.answer())
-            seconds = self._drafting / self._calls if self._calls else self._call_seconds
-            news += self._known_costs(target, seconds)
-        decided: list[Event] = []
+            news += self._known_costs(
+                self._drafting / self._calls if self._calls else self._call_seconds
+            )
         if drafter.decision is not self._decision:
             self._decision = decision = drafter.decision
             settings, declined = dict(decision.settings), list(decision.declined)
             predicted, why = rounded_value(decision.predicted), decision.why
             plain = decision.plain
-            decided.append(Decided(self.lane.column, settings, predicted, why, declined, plain))
-        return [*news, *decided, event] if isinstance(event, Finished) else [event, *decided]
+            news.append(Decided(self.lane.column, settings, predicted, why, declined, plain))
+        return [*news, event] if ended else [event, *news]
 
     def _judged(self, answer: str) -> list[Event]:
         """How the whole answer is judged if a JSON Schema let it end. That is on nobody's clock."""
@@ -240,83 +269,20 @@ class ColumnRun:
         judgement = judge_apart(grammar.text, answer, stopped=self.stopped)
         return [Judged(self.lane.column, judgement.verdict, judgement.why)]
 
-    def _known_costs(self, target: Engine, call_seconds: float) -> list[Event]:
+    def _known_costs(self, call_seconds: float) -> list[Event]:
         """What passes are known to cost by now, a call of the draft `call_seconds`."""
-        costs = self.models.costs(target).now
+        costs = self.models.costs(self._target).now
         if not costs.known:
             return []
         return [
             CostsKnown(
                 self.lane.column,
                 list(costs.widths),
-                [rounded_value(seconds) for seconds in costs.seconds],
+                list(map(rounded_value, costs.seconds)),
                 rounded_value(call_seconds),
-                [rounded_value(slope) for slope in costs.context_slope],
+                list(map(rounded_value, costs.context_slope)),
             )
         ]
-
-    def _drafter(
-        self,
-        opened: ExitStack,
-        target: Engine,
-        sampler: Sampler,
-        prompt: Sequence[int],
-        rows: int,
-    ) -> Drafter:
-        """The column's drafter. Raises DerbyError for what cannot be had."""
-        column, strategy = self.column, self.column.strategy
-        if strategy.guesses and target.guesses == "none":
-            raise DerbyError(
-                f"{column.title} checks guesses, and {target.spec} computes one token at a time "
-                "here: choose KV reuse, or another model."
-            )
-        if column.scratch_depth and target.guesses == "chains":
-            raise DerbyError(
-                f"{column.title} checks several continuations at once, and {target.spec} only one "
-                "here: choose another strategy, or another model."
-            )
-        for name in column.drafts.values():  # their files say of what kind they are
-            self.models.fetch(name, self.say)
-        weights, draft, missing = strategy.weights(column.settings(), target), None, ""
-        if isinstance(weights, ModelSpec):
-            draft, missing = self._model_draft(opened, target, weights, prompt, rows)
-        elif weights is not None:
-            if isinstance(weights, Path):
-                weights = self.models.head(target, weights, self.say)
-            draft = weights()
-            opened.callback(draft.close)
-        if column.automatic:
-            self.models.price(target, self.say)
-        self._call_seconds = 0.0 if draft is None else draft.seconds
-        costs = self.models.costs(target)
-        inputs = DrafterInputs(column.settings(), target, costs, sampler, draft, missing)
-        return strategy.build(inputs)
-
-    def _model_draft(
-        self,
-        opened: ExitStack,
-        target: Engine,
-        spec: ModelSpec,
-        prompt: Sequence[int],
-        rows: int,
-    ) -> tuple[DraftNetwork | None, str]:
-        """A model that drafts; or None, and why: a copy of the target that cannot be had is no
-        must.
-        """
-        try:
-            engine: Engine = self.models.get(spec, self.say)
-        except DerbyError as error:
-            if spec.name != target.spec.name:
-                raise
-            return None, error.reason
-        if engine.guesses == "none":
-            raise DerbyError(
-                f"{engine.spec} computes one token at a time here and cannot take a guess back: "
-                "choose another draft."
-            )
-        require_same_vocabulary(target.tokenizer, engine.tokenizer, str(engine.spec))
-        session = self._session(opened, "draft", engine, prompt, rows)
-        return ModelNetwork(session, engine, self.models.call_seconds(engine)), ""
 
     def _library_events(self, library: Library) -> Generator[Event | None]:
         column, lane = self.column, self.lane

@@ -65,8 +65,6 @@ class LoadedModels:
         self._failed: dict[ModelSpec, Exception] = {}
         self._cold: dict[ModelSpec, Iterator[None]] = {}
         self._costs: dict[ModelSpec, Costs] = {}
-        self._priced: set[ModelSpec] = set()  # their costs were measured, or could not be
-        self._call_seconds: dict[ModelSpec, float] = {}
         self._heads: dict[tuple[str, str, Path, int], OpenNetwork] = {}
 
     def begin(self, needed: Iterable[ModelSpec]) -> None:
@@ -158,21 +156,14 @@ class LoadedModels:
         return self._costs[engine.spec]
 
     def price(self, engine: Engine, say: Say, *, remeasure: bool = False) -> None:
-        """Measure what passes of a loaded engine cost if that was never tried, or `remeasure`."""
-        if remeasure or engine.spec not in self._priced:
-            self._priced.add(engine.spec)
+        """Measure what passes of a loaded engine cost if that is but assumed, or `remeasure`."""
+        if remeasure or self.costs(engine).now.assumed:
             self._costs[engine.spec] = costs_of(engine, say, remeasure=remeasure)
 
     def call_seconds(self, draft: Engine) -> float:
-        """What a pass over one row takes of a loaded model that drafts: as it is known, or else
-        timed once.
-        """
+        """What a pass over one row takes of a model that drafts: as it is known, or timed now."""
         costs = self.costs(draft).now
-        if not costs.assumed:
-            return costs.one_row
-        if draft.spec not in self._call_seconds:
-            self._call_seconds[draft.spec] = one_row_seconds(draft)
-        return self._call_seconds[draft.spec]
+        return one_row_seconds(draft) if costs.assumed else costs.one_row
 
     def head(self, target: Engine, path: Path, say: Say) -> OpenNetwork:
         """What opens the trained head in the file `path`. Raises DerbyError if it is not one, or
