@@ -20,6 +20,9 @@ from backend.types import (
     template_options,
 )
 
+#: Files that hold a vocabulary, the first of them all of a tokenizer.
+VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
+
 
 class Detokenizer(Protocol):
     """Turns one sequence's tokens into text as they come."""
@@ -287,17 +290,19 @@ _LOADING = threading.Lock()
 
 def _load(folder: Path) -> Any:
     """The tokenizer that tokenizer.json describes, whatever class is named beside it; without one,
-    what transformers makes of the architecture's own files. Raises DerbyError if there is none.
+    what transformers makes of a vocabulary. Raises DerbyError if there is none.
     """
+    first, *_ = [file for file in VOCABULARIES if (folder / file).is_file()] or [""]
     with _LOADING:
         from transformers import PreTrainedTokenizerFast
 
         kind: Any = PreTrainedTokenizerFast
-        if not (folder / "tokenizer.json").is_file():
+        if first != VOCABULARIES[0]:
             from transformers import AutoTokenizer as kind  # noqa: N813 (takes seconds to import)
         try:
-            fast = kind.from_pretrained(folder, trust_remote_code=False)
-            why = "" if isinstance(fast, PreTrainedTokenizerFast) else "no fast one"
+            # Of no file at all, transformers makes an empty one.
+            fast = first and kind.from_pretrained(folder, trust_remote_code=False)
+            why = "" if isinstance(fast, PreTrainedTokenizerFast) else "there is no fast one"
         except Exception as error:  # whatever its makers wrote
             fast, why = None, f"{' '.join(f'{type(error).__name__}: {error}'.split()):.100}"
     if why:
