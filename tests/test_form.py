@@ -65,6 +65,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a huge seed": ({"seed": 2**70}, "seed"),
     "many stop strings": ({"stop": "a\n" * 40}, "40 stop strings"),
     "an empty grammar": ({"lineup": "grammar:grammar=own", "grammar_text": " "}, "empty"),
+    "a long grammar": ({"lineup": "grammar:grammar=own", "grammar_text": "a" * 70_000}, "65536"),
     "a library's own grammar": (
         {"lineup": "openvino_genai:grammar=own", "grammar_text": "a", "grammar_kind": "regex"},
         "ready-made",
@@ -90,10 +91,10 @@ def test_what_visitors_may_not_ask_for_is_refused_in_a_sentence(what: str) -> No
 
 def test_the_page_s_owner_may_name_what_is_not_listed() -> None:
     lineup = "kv:model=owner/model\n@http://127.0.0.1:80\nopenvino_genai:grammar=own"
-    own = {"grammar_kind": "regex", "grammar_text": "[ab]+"}
+    own = {"grammar_kind": "regex", "grammar_text": f"[ab]+{'a' * 70_000}"}
     race = read_race(Form().model_dump() | {"lineup": lineup} | own, HERE)
     assert race.columns[0].model.name == "owner/model"
-    assert race.columns[2].settings()["grammar"].text == "[ab]+"
+    assert race.columns[2].settings()["grammar"].text == own["grammar_text"]
 
 
 @given(
