@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 from backend.errors import DerbyError
-from backend.events import Event, Preparing, from_json, to_json
+from backend.events import Event, Failed, Preparing, from_json, to_json
 from backend.grammar.constraint import end_process_after
 from backend.limits import PRIVATE, Limits
 from backend.models.files import give_titles
@@ -79,7 +79,7 @@ class ProcessHost(Host):
 
     @property
     def pid(self) -> int:
-        """Process id of the current worker, which may be dead."""
+        """Of the current worker, which may be dead."""
         return self._process.pid or 0
 
     def _start(self) -> None:
@@ -184,14 +184,8 @@ def work(
             stop = connection.recv() == STOP
         return stop
 
-    def prepare(event: Event) -> None:
-        if isinstance(event, Preparing):
-            log.info(event.text)
-            emit(event)
-
-    for spec in warm:  # a short race loads what the first one usually asks for
-        race = Race(Request("Hello", 2), tuple(map(parse_column, DEFAULT_COLUMNS)), spec)
-        host.run(race, prepare, lambda: False)
+    for spec in warm:
+        _prepare(host, spec, emit)
     say(connection, READY)
     with contextlib.suppress(EOFError, OSError):
         while True:
@@ -201,6 +195,20 @@ def work(
                 stop = False
                 host.run(race, emit, stopped)
                 say(connection, ENDED)
+
+
+def _prepare(host: Host, spec: ModelSpec, emit: Emit) -> None:
+    """Load what a first race usually asks for, by a short one of which nothing but that is said."""
+
+    def note(event: Event) -> None:
+        if isinstance(event, Preparing):
+            log.info(event.text)
+            emit(event)
+        elif isinstance(event, Failed):  # races say so too, after another try
+            log.warning(event.message)
+
+    race = Race(Request("Hello", 2), tuple(map(parse_column, DEFAULT_COLUMNS)), spec)
+    host.run(race, note, lambda: False)
 
 
 def say(connection: Connection, message: Any) -> None:
