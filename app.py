@@ -19,11 +19,11 @@ from backend.libraries.server import named_servers
 from backend.limits import Limits, limits_of
 from backend.machine import LOOPBACK, zero_gpu
 from backend.models.files import BUILT_IN
+from backend.models.hub import HUB_ID, hub_folder
 from backend.offer import offer_of, titled
 from backend.racing.hosts.host import Host
 from backend.racing.hosts.process import ProcessHost
 from backend.racing.hosts.zero_gpu import ZeroGpuHost
-from backend.racing.preparation import fetch_offered
 from backend.strategies.registry import plugin_problems as strategy_problems
 from backend.types import ModelSpec
 
@@ -74,7 +74,8 @@ def _serve(
     titles = titled(model, engines)
     port = _free(host, port)
     if not fake:
-        fetch_offered(tuple(titles.values()), print)
+        for name in filter(HUB_ID.fullmatch, titles.values()):
+            hub_folder(name, print)
         warm = (ModelSpec(),)
     races: Host
     if zero_gpu():  # in this thread, before anything imports torch or gradio

@@ -209,11 +209,11 @@ class HfTokenizer:
     def _middle(self) -> Any:
         """The same tokenizer, but a text gets no space in front."""
         parts = {name: getattr(self._whole, name) for name in ("normalizer", "pre_tokenizer")}
-        stated = {name: part and json.loads(part.__getstate__()) for name, part in parts.items()}
-        changed = {name: _without_space(part) for name, part in stated.items()}
-        if changed == stated:
+        steps = {name: part and json.loads(part.__getstate__()) for name, part in parts.items()}
+        spaceless = {name: _without_space(step) for name, step in steps.items()}
+        if spaceless == steps:
             return self._whole
-        return type(self._whole).from_str(json.dumps(json.loads(self._whole.to_str()) | changed))
+        return type(self._whole).from_str(json.dumps(json.loads(self._whole.to_str()) | spaceless))
 
     def decode(self, tokens: Sequence[int], *, special: bool) -> str:
         """The text of tokens; that of special ones is their names, if asked for."""
@@ -359,8 +359,8 @@ class ByteTokenizer:
 
     def _rendered(self, messages: Messages, **_: bool) -> str:
         names = {"user": "User", "assistant": "Answer"}
-        said = "".join(f"{names[each['role']]}: {each['content']}\n" for each in messages)
-        return f"{said}Answer: "
+        turns = (f"{names[each['role']]}: {each['content']}\n" for each in messages)
+        return "".join(turns) + "Answer: "
 
     def encode_plain(self, text: str) -> list[int]:
         return list(text.encode())

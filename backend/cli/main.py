@@ -20,7 +20,7 @@ from backend.errors import DerbyError, explain
 
 #: What each command is for, by its name.
 COMMANDS = {
-    "setup": "Download and convert everything that the app needs, once.",
+    "setup": "Download and prepare everything that the app needs, once.",
     "race": "Race several strategies on one prompt.",
     "replay": "Print a recorded race: texts and figures, a table, or a picture.",
     "grammar": "Check a grammar, and how much of a text it accepts.",

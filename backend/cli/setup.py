@@ -1,9 +1,14 @@
 """python -m backend setup."""
 
 from backend.cli.console import say
-from backend.racing.preparation import prepare_all
+from backend.engines.openvino.export import openvino_ir
+from backend.types import ModelSpec
 
 
 def setup() -> None:
-    prepare_all(say)
+    """Fetch the built-in model and make its fp32 and int4 IR. Raises DerbyError for what cannot be
+    had.
+    """
+    for precision in ("fp32", "int4"):
+        openvino_ir(ModelSpec(precision=precision), say)
     say("Everything is ready.")

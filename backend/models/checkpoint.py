@@ -33,8 +33,8 @@ def read_object(path: Path, name: str) -> dict[str, Any]:
 
 def quantised_as(config: Mapping[str, Any]) -> str:
     """The format of the weights by a config.json; "" if they are plain."""
-    stated = config.get("quantization_config") or {}
-    return str(stated.get("quant_method", "unknown")) if stated else ""
+    quantised = config.get("quantization_config") or {}
+    return str(quantised.get("quant_method", "unknown")) if quantised else ""
 
 
 def require_all_weights(loaded: Mapping[str, Collection[Any]], name: str) -> None:
@@ -64,5 +64,5 @@ def loading_error(name: str, what: str, error: Exception) -> DerbyError:
             f"The model {name!r} needs code from its own repository, which Decode Derby does not "
             f"run: choose a model of a standard architecture."
         )
-    said = without_folders(" ".join(f"{type(error).__name__}: {error}".split()))
-    return DerbyError(f"{what} ({said:.200}): choose another model, or fetch its files again.")
+    words = without_folders(" ".join(f"{type(error).__name__}: {error}".split()))
+    return DerbyError(f"{what} ({words:.200}): choose another model, or fetch its files again.")

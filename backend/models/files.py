@@ -220,10 +220,10 @@ def fingerprint_of(folder: Path) -> str:
 
 def _text_config(folder: Path, name: str) -> dict[str, Any]:
     """The language model's configuration, with context length and vocabulary size stated."""
-    stated = read_object(folder / "config.json", name)
-    windows = any(stated.get(name) for name in WINDOWS)
-    if _is_complete(stated) and not windows and "long_factor" not in str(_ropes(stated)):
-        return stated
+    config = read_object(folder / "config.json", name)
+    windows = any(config.get(name) for name in WINDOWS)
+    if _is_complete(config) and not windows and "long_factor" not in str(_ropes(config)):
+        return config
     # Where sizes are left to the architecture's defaults, or nested, and for which layers slide,
     # transformers knows; it takes seconds to import, so it is asked only then.
     from transformers import AutoConfig
@@ -248,8 +248,8 @@ def _is_complete(config: dict[str, Any]) -> bool:
 
 def _ropes(config: dict[str, Any]) -> list[dict[str, Any]]:
     """What a config says of rotary positions: once, or for each type of layer."""
-    stated = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    return [stated, *(rope for rope in stated.values() if isinstance(rope, dict))]
+    ropes = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    return [ropes, *(rope for rope in ropes.values() if isinstance(rope, dict))]
 
 
 def _original_context(config: dict[str, Any]) -> int:
@@ -290,8 +290,8 @@ def _row_bytes(config: dict[str, Any]) -> int:
 def _eos_ids(folder: Path, name: str, fallback: Any) -> frozenset[int]:
     """Every id that ends a text: generation_config.json's, or else the model config's."""
     path = folder / "generation_config.json"
-    stated = read_object(path, name).get("eos_token_id") if path.is_file() else None
-    ids = fallback if stated is None else stated
+    ids = read_object(path, name).get("eos_token_id") if path.is_file() else None
+    ids = fallback if ids is None else ids
     ids = ids if isinstance(ids, list) else [] if ids is None else [ids]
     if not all(isinstance(each, int) for each in ids):
         raise DerbyError(

@@ -12,9 +12,8 @@ from backend.errors import DerbyError
 from backend.limits import Limits
 from backend.models import hub as module
 from backend.models.files import gguf_file, model_files
-from backend.models.hub import HUB_ID
+from backend.models.hub import HUB_ID, hub_folder
 from backend.racing.models import LoadedModels
-from backend.racing.preparation import fetch_offered
 from backend.types import ModelSpec
 
 CONFIG = json.dumps({"model_type": "llama", "max_position_embeddings": 9, "vocab_size": 9})
@@ -102,7 +101,7 @@ def test_what_the_hubs_cache_holds_serves_where_the_hub_cannot_be_reached(hub: F
 def test_where_downloads_are_off_offered_models_run_and_no_others(hub: FakeHub) -> None:
     """Any visitor could have any model downloaded."""
     hub.repositories |= {"owner/one": FILES, "owner/two": FILES}
-    fetch_offered(["built-in", "./folder", "owner/one"], quiet)
+    hub_folder("owner/one", quiet)  # as a page does before it opens
     module._fetched.clear()  # races run in another process
     models = LoadedModels(limits=Limits(hub=0))
     models.fetch("owner/one", quiet)

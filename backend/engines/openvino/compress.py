@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from backend.engines.openvino.merge import matrix_of
 from backend.errors import DerbyError
 from backend.models.builtin import Packed, built_in_codes
 from backend.models.files import BUILT_IN, Say
@@ -47,8 +48,7 @@ def exact(model: "ov.Model", tensors: Mapping[str, Packed], bits: int) -> "ov.Mo
     """The codes of `tensors` in place of the matrices of their names, in `bits` (4 or 8) where they
     fit. Float32 arithmetic on them gives float32's texts. Consumes `model`.
     """
-    # A matrix that two products share is replaced in both at once.
-    for constant in {each.get_friendly_name(): each for each in _matrices(model)}.values():
+    for constant in _matrices(model):
         names = [name.removeprefix(PREFIX) for name in constant.get_friendly_name().split()]
         _replace(constant, [tensors[name] for name in names], bits)
     model.validate_nodes_and_infer_types()
@@ -85,6 +85,12 @@ def _replace(constant: "ov.op.Constant", parts: list[Packed], bits: int) -> None
         reader.replace_source_output(weight.output(0))
 
 
+def _matrices(model: "ov.Model") -> list["ov.op.Constant"]:
+    """Those of all products with weights, each once."""
+    matrices = filter(None, map(matrix_of, model.get_ops()))
+    return list({matrix.get_friendly_name(): matrix for matrix in matrices}.values())
+
+
 def int8(model: "ov.Model") -> "ov.Model":
     """8 bits a weight, one scale and zero point a row. Consumes `model`."""
     with _silent_nncf() as nncf:
@@ -97,7 +103,7 @@ def int4(model: "ov.Model") -> "ov.Model":
     Rounded in groups of 128 or the largest smaller power of two that fits; matrices that no group
     of SMALLEST_GROUP divides get 8 bits. Raises DerbyError where that is all of them.
     """
-    widths = {constant.output(0).get_shape()[1] for constant in _matrices(model)}
+    widths = {matrix.output(0).get_shape()[1] for matrix in _matrices(model)}
     fitting = [width for width in widths if width % SMALLEST_GROUP == 0]
     if not fitting:
         raise DerbyError("This model's weights do not fit in int4: choose fp32 or int8.")
@@ -127,12 +133,3 @@ def _silent_nncf() -> Iterator[Any]:
         # Its own set_log_level() would silence handlers that others share.
         logging.getLogger("nncf").setLevel(logging.ERROR)
         yield nncf
-
-
-def _matrices(model: "ov.Model") -> Iterator["ov.op.Constant"]:
-    """The constant [O, I] of every product with a weight matrix."""
-    for node in model.get_ops():
-        if node.get_type_name() == "MatMul" and node.get_attributes()["transpose_b"]:
-            weight = node.input(1).get_source_output()
-            if weight.get_node().get_type_name() == "Constant" and len(weight.get_shape()) == 2:
-                yield weight.get_node()

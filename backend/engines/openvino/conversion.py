@@ -105,15 +105,15 @@ def _exporter(architecture: str) -> Callable[..., Any] | None:
     from optimum.exporters.openvino.model_configs import TasksManager  # registers them
 
     try:
-        known = TasksManager.get_supported_tasks_for_model_type(
+        tasks = TasksManager.get_supported_tasks_for_model_type(
             architecture, "openvino", library_name="transformers"
         )
-        stated: Any = known["text-generation-with-past"]
+        described: Any = tasks["text-generation-with-past"]
     except KeyError:
         return None
     unlimited = {"MIN_TRANSFORMERS_VERSION": None, "MAX_TRANSFORMERS_VERSION": None}
-    described = type(stated.func.__name__, (stated.func,), unlimited)
-    return partial(described, **stated.keywords, use_past_in_inputs=True)
+    kind = type(described.func.__name__, (described.func,), unlimited)
+    return partial(kind, **described.keywords, use_past_in_inputs=True)
 
 
 def _export(model: Any, exporter: Callable[..., Any], path: Path, files: ModelFiles) -> None:

@@ -201,9 +201,9 @@ def _cap_scores(node: "ov.Node", cap: float) -> None:
     scores = ops.matmul(ops.multiply(query, scale), key, False, True)  # noqa: FBT003
     limit = ops.constant(np.float32(cap))
     capped = ops.multiply(ops.tanh(ops.divide(scores, limit)), limit)
-    seen = ops.matmul(ops.softmax(ops.add(capped, mask), -1), value, False, False)  # noqa: FBT003
+    attended = ops.matmul(ops.softmax(ops.add(capped, mask), -1), value, False, False)  # noqa: FBT003
     for reader in node.output(0).get_target_inputs():
-        reader.replace_source_output(seen.output(0))
+        reader.replace_source_output(attended.output(0))
 
 
 def _attention(model: "ov.Model", files: ModelFiles) -> list["ov.Node"]:

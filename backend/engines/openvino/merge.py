@@ -23,7 +23,7 @@ def merge_products(model: "ov.Model") -> "ov.Model":
     """
     siblings: defaultdict[tuple[str, str, int], list[ov.Node]] = defaultdict(list)
     for node in model.get_ordered_ops():
-        if _is_product(node):
+        if (matrix := matrix_of(node)) and matrix.get_element_type().get_type_name() == "f32":
             module = node.get_friendly_name().partition("/")[0].rpartition(".")[0]
             source = node.input(0).get_source_output()
             siblings[module, source.get_node().get_name(), source.get_index()].append(node)
@@ -34,17 +34,14 @@ def merge_products(model: "ov.Model") -> "ov.Model":
     return model
 
 
-def _is_product(node: "ov.Node") -> bool:
-    """Whether it multiplies rows by a stored float32 matrix [O, I]."""
+def matrix_of(node: "ov.Node") -> "ov.op.Constant | None":
+    """The stored matrix [O, I] by which a node multiplies rows; None: it is no such product."""
     if node.get_type_name() != "MatMul":
-        return False
-    attributes, weight = node.get_attributes(), node.input(1).get_source_output()
+        return None
+    attributes, matrix = node.get_attributes(), node.input(1).get_source_output().get_node()
+    stored = matrix.get_type_name() == "Constant" and len(matrix.get_output_shape(0)) == 2
     return (
-        attributes["transpose_b"]
-        and not attributes["transpose_a"]
-        and weight.get_node().get_type_name() == "Constant"
-        and weight.get_element_type().get_type_name() == "f32"
-        and len(weight.get_shape()) == 2
+        matrix if stored and attributes["transpose_b"] and not attributes["transpose_a"] else None
     )
 
 
@@ -52,14 +49,14 @@ def _merge(nodes: Sequence["ov.Node"]) -> None:
     from openvino import opset13 as ops
 
     constants = [node.input(1).get_source_output().get_node() for node in nodes]
-    weights = [constant.data for constant in constants]  # type: ignore[attr-defined]
-    stacked = ops.constant(np.concatenate(weights))
+    matrices = [constant.data for constant in constants]  # type: ignore[attr-defined]
+    stacked = ops.constant(np.concatenate(matrices))
     stacked.set_friendly_name(" ".join(constant.get_friendly_name() for constant in constants))
-    product = ops.matmul(nodes[0].input(0).get_source_output(), stacked, False, True)  # noqa: FBT003
-    parts = ops.variadic_split(
-        product, ops.constant(-1), ops.constant([len(weight) for weight in weights])
-    )
+    rows = nodes[0].input(0).get_source_output()
+    product = ops.matmul(rows, stacked, transpose_a=False, transpose_b=True)
     product.set_friendly_name(f"{nodes[0].get_friendly_name()}/merged")
-    for index, node in enumerate(nodes):
+    lengths = ops.constant([len(matrix) for matrix in matrices])
+    parts = ops.variadic_split(product, ops.constant(-1), lengths)
+    for node, part in zip(nodes, parts.outputs(), strict=True):
         for reader in node.output(0).get_target_inputs():
-            reader.replace_source_output(parts.output(index))
+            reader.replace_source_output(part)
