@@ -3,6 +3,7 @@
 import itertools
 import json
 import threading
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -36,92 +37,88 @@ class Detokenizer(Protocol):
         ...
 
 
-class Tokenizer(Protocol):
-    @property
-    def vocab_size(self) -> int: ...
+class Tokenizer(ABC):
+    """`eos_ids`: every token that ends a text. `start_id`: what stands before a text that nothing
+    precedes, the token that begins a text, else one that ends one; None if there is neither.
+    """
 
-    @property
-    def eos_ids(self) -> frozenset[int]:
-        """Every token id that ends a text."""
-        ...
-
-    @property
-    def start_id(self) -> int | None:
-        """What stands before a text that nothing precedes: the token that begins a text, else one
-        that ends one; None if the vocabulary has neither.
-        """
-        ...
+    vocab_size: int
+    eos_ids: frozenset[int]
+    start_id: int | None
 
     def encode(
         self, text: str, *, chat: bool, earlier: Turns = (), thinking: Thinking = ""
     ) -> list[int]:
-        """Token ids of `text`; if `chat`, as the user's turn in the model's chat template, behind
-        the `earlier` ones, which lets the model think first or not, see Request. Raises DerbyError
-        if there is no template, or it refuses that.
+        """Token ids of `text`, begun once as the tokenizer begins a text; if `chat`, as the user's
+        turn in the model's chat template, behind the `earlier` ones, which lets the model think
+        first or not, see Request. Raises DerbyError if there is no template, it refuses that, or it
+        writes the same whether the model is to think or not.
         """
-        ...
+        if not chat:
+            return self._begun(text)
+        messages = chat_messages(earlier, text)
+        try:
+            rendered = self._rendered(messages, **template_options(thinking))
+            other: Thinking = "off" if thinking == "on" else "on"
+            same = thinking and rendered == self._rendered(messages, **template_options(other))
+        except DerbyError:
+            raise
+        except Exception as error:  # a template is a program of the model's makers
+            raise DerbyError(
+                f"The model's chat template refuses this prompt ({error!s:.200}): switch the "
+                "template off."
+            ) from error
+        if same:
+            raise DerbyError("This model has no thinking to switch: leave it as it is.")
+        return self._bare(rendered)
 
+    @abstractmethod
+    def _begun(self, text: str) -> list[int]:
+        """Token ids of a text as the tokenizer begins one."""
+
+    @abstractmethod
+    def _bare(self, text: str) -> list[int]:
+        """Token ids of a text, without any that the tokenizer adds."""
+
+    @abstractmethod
+    def _rendered(self, messages: Messages, **options: bool) -> str:
+        """A chat up to the assistant's turn. Raises DerbyError if there is no template, and what
+        that raises.
+        """
+
+    @abstractmethod
     def encode_plain(self, text: str) -> list[int]:
         """Token ids of `text` in the middle of another: no template, nothing added, no space."""
-        ...
 
+    @abstractmethod
     def stream(self) -> Detokenizer:
         """For tokens behind a text: a space that they begin with is shown."""
-        ...
 
+    @abstractmethod
     def piece(self, token: int) -> str:
         """One token's own text, never "": bytes that are no whole character as replacement
         characters, a special token by its name.
         """
-        ...
 
+    @abstractmethod
     def extending(self, token: int) -> list[int]:
         """Ids of the tokens whose text begins with that of `token`, itself among them; none for a
         special token.
         """
-        ...
 
+    @abstractmethod
     def special(self, token: int) -> str:
         """The name of a token that is no text but a stop string may state; "" for all others."""
-        ...
 
+    @abstractmethod
     def vocabulary(self) -> Mapping[str, int]:
         """Every token's id."""
-        ...
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
-        """Equal fingerprints mean equal vocabularies."""
-        ...
-
-
-class Render(Protocol):
-    """A chat template: a chat as text, by what it may ask for by name."""
-
-    def __call__(self, messages: Messages, **options: bool) -> str: ...
-
-
-def in_template(
-    template: str | None, render: Render, text: str, earlier: Turns = (), thinking: Thinking = ""
-) -> str:
-    """`text` as the user's turn in a chat template, behind the `earlier` ones. Raises DerbyError if
-    there is none, or it refuses that, or writes the same whether the model is to think or not.
-    """
-    if not template:
-        raise DerbyError("This model has no chat template: switch the template off.")
-    messages = chat_messages(earlier, text)
-    try:
-        if not thinking:
-            return render(messages)
-        on, off = (render(messages, **template_options(each)) for each in ("on", "off"))
-    except Exception as error:  # a template is a program of the model's makers
-        raise DerbyError(
-            f"The model's chat template refuses this prompt ({error!s:.200}): switch the template "
-            "off."
-        ) from error
-    if on == off:
-        raise DerbyError("This model has no thinking to switch: leave it as it is.")
-    return on if thinking == "on" else off
+        """64 bits in hexadecimal: equal ones mean equal vocabularies."""
+        entries = json.dumps(self.vocabulary(), sort_keys=True)
+        return sha256(entries.encode()).hexdigest()[:16]
 
 
 def takes_chats(tokenizer: Tokenizer) -> bool:
@@ -166,7 +163,7 @@ def require_fits(prompt: int, context: int, scratch_depth: int = 0) -> None:
         )
 
 
-class HfTokenizer:
+class HfTokenizer(Tokenizer):
     """A fast tokenizer saved in a model folder. Texts are encoded whole and without pads, whatever
     truncation and padding its file has.
     """
@@ -176,7 +173,7 @@ class HfTokenizer:
         self.vocab_size = vocab_size
         begin, end = self.fast.bos_token_id, self.fast.eos_token_id
         self.eos_ids = eos_ids | ({end} - {None})
-        self.start_id: int | None = min(self.eos_ids, default=None) if begin is None else begin
+        self.start_id = min(self.eos_ids, default=None) if begin is None else begin
         self._whole = self.fast.backend_tokenizer
         self._whole.no_truncation()
         self._whole.no_padding()
@@ -185,19 +182,18 @@ class HfTokenizer:
         self._special = {i: token.content for i, token in added.items() if token.special}
         self._texts: dict[int, str] = {}
 
-    def encode(
-        self, text: str, *, chat: bool, earlier: Turns = (), thinking: Thinking = ""
-    ) -> list[int]:
-        if chat:
-            text = in_template(self.fast.chat_template, self._rendered, text, earlier, thinking)
-            return list(self._whole.encode(text, add_special_tokens=False).ids)
+    def _begun(self, text: str) -> list[int]:
         ids = list(self._whole.encode(text, add_special_tokens=True).ids)
         if ids[:2] == [self.fast.bos_token_id] * 2:
-            bare = self._whole.encode(text, add_special_tokens=False).ids
-            return ids[len(ids) > len(bare) :]
+            return ids[len(ids) > len(self._bare(text)) :]
         return ids
 
+    def _bare(self, text: str) -> list[int]:
+        return list(self._whole.encode(text, add_special_tokens=False).ids)
+
     def _rendered(self, messages: Messages, **options: bool) -> str:
+        if not self.fast.chat_template:
+            raise DerbyError("This model has no chat template: switch the template off.")
         return self.fast.apply_chat_template(
             messages, tokenize=False, add_generation_prompt=True, **options
         )
@@ -257,14 +253,6 @@ class HfTokenizer:
 
     def vocabulary(self) -> Mapping[str, int]:
         return self.fast.get_vocab()
-
-    @property
-    def fingerprint(self) -> str:
-        return self._fingerprint
-
-    @cached_property
-    def _fingerprint(self) -> str:
-        return digest(self.vocabulary())
 
 
 def _without_space(step: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -340,7 +328,7 @@ class _HfDetokenizer:
         return text
 
 
-class ByteTokenizer:
+class ByteTokenizer(Tokenizer):
     """One token a UTF-8 byte, 256 ends the text: an alphabet that needs no files."""
 
     EOS = 256
@@ -348,14 +336,7 @@ class ByteTokenizer:
     def __init__(self, vocab_size: int = 257) -> None:
         self.vocab_size = vocab_size
         self.eos_ids = frozenset({self.EOS})
-        self.start_id: int | None = self.EOS
-
-    def encode(
-        self, text: str, *, chat: bool, earlier: Turns = (), thinking: Thinking = ""
-    ) -> list[int]:
-        if not chat:
-            return self.encode_plain(text)
-        return self.encode_plain(in_template("a", self._rendered, text, earlier, thinking))
+        self.start_id = self.EOS
 
     def _rendered(self, messages: Messages, **_: bool) -> str:
         names = {"user": "User", "assistant": "Answer"}
@@ -364,6 +345,8 @@ class ByteTokenizer:
 
     def encode_plain(self, text: str) -> list[int]:
         return list(text.encode())
+
+    _begun = _bare = encode_plain
 
     def stream(self) -> Detokenizer:
         return _ByteDetokenizer()
@@ -381,10 +364,6 @@ class ByteTokenizer:
 
     def vocabulary(self) -> Mapping[str, int]:
         return {str(i): i for i in range(self.vocab_size)}
-
-    @property
-    def fingerprint(self) -> str:
-        return digest(self.vocabulary())
 
 
 class _ByteDetokenizer:
@@ -480,11 +459,6 @@ def _overlap(text: str, stop: str) -> int:
 def named_token(token: int) -> str:
     """What a token is called that has neither text nor name."""
     return f"<{token}>"
-
-
-def digest(vocabulary: Mapping[str, int]) -> str:
-    """64 bits of a vocabulary in hexadecimal, whatever order its entries come in."""
-    return sha256(json.dumps(vocabulary, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def require_same_vocabulary(target: Tokenizer, draft: Tokenizer, draft_name: str) -> None:
