@@ -25,7 +25,7 @@ from backend.errors import DerbyError, check_range
 from backend.grammar.compile import definition_of, refusal, too_much
 from backend.grammar.judge import Judgement, judge
 from backend.grammar.schema import read
-from backend.grammar.sources import GrammarSource, shipped
+from backend.grammar.sources import GrammarSource
 from backend.grammar.vocabulary import compile_matcher, vocabulary_of
 from backend.processes import die_with_parent, from_lasting_thread
 from backend.text import ByteTokenizer
@@ -48,8 +48,8 @@ WALKS, WALK, WALKING = 4, 300, 1.0
 #: How much likelier a walk takes a byte than another, so that JSON goes on: it soon ends a string,
 #: then begins the next one, and closes an object or a list when there is nothing else to write.
 _LIKELY = dict.fromkeys(b'",:', 60.0) | dict.fromkeys(b"}] \n\r\t\\", 0.02)
-#: Grammars whose verdict is remembered.
-MAX_VERDICTS = 64
+#: Answers that are remembered.
+MAX_REPLIES = 64
 _ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -106,29 +106,19 @@ def check(
     `deadline` in seconds of processor time, StoppedError once `stopped()` is true.
     """
     check_range("text length", len(text), 0, MAX_TEXT)
-    reply = _ask({"grammar": asdict(source), "text": text}, deadline, stopped)
+    request = (source, text, deadline)
+    if (reply := _replies.get(request)) is None:
+        reply = _ask({"grammar": asdict(source), "text": text}, deadline, stopped)
+        if len(_replies) >= MAX_REPLIES:
+            _replies.clear()
+        _replies[request] = reply
     if "wrong" in reply:
         raise DerbyError(reply["wrong"])
     return Fit(**reply)
 
 
-_verdicts: dict[GrammarSource, str] = {}
-
-
-def require(source: GrammarSource, stopped: Callable[[], bool] = never) -> None:
-    """Raises DerbyError unless a grammar compiles within the limits, StoppedError once `stopped()`
-    is true. Shipped ones are trusted, and verdicts remembered: twelve columns with one endless
-    grammar would keep the next visitor waiting for a minute.
-    """
-    if source in shipped().values():
-        return
-    if source not in _verdicts:
-        reply = _ask({"grammar": asdict(source), "text": ""}, DEADLINE, stopped)
-        if len(_verdicts) == MAX_VERDICTS:
-            _verdicts.clear()
-        _verdicts[source] = reply.get("wrong", "")
-    if _verdicts[source]:
-        raise DerbyError(_verdicts[source])
+#: Twelve columns with one endless grammar would keep the next visitor waiting for a minute.
+_replies: dict[tuple[GrammarSource, str, float], dict[str, Any]] = {}
 
 
 def judge_apart(

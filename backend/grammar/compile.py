@@ -26,8 +26,8 @@ _TITLES: dict[Kind, str] = {
 }
 #: "at 3(7): message", or without the "at": line 3, byte column 7.
 _PLACE = re.compile(r"\A(?:at )?(\d+)\(\d+\): ")
-#: Where the engine prints its own form of an expression.
-_DUMP = re.compile(r":? +\((?:And|Or|Not|Concat|Repeat|Regex|SearchRegex)\b.*")
+#: Where the engine prints its own form of an expression, or advice to writers of Lark.
+_DUMP = re.compile(r"(?::? +\((?:And|Or|Not|Concat|Repeat|Regex|SearchRegex)|; consider)\b.*")
 #: Words of the engine on what it could follow if there were less of it.
 _LIMIT = re.compile(
     r"(?i)unable to determine|exceeded|too (?:big|large|many|complex)|max is|limit|fuel"
@@ -127,7 +127,7 @@ def refusal(source: GrammarSource, printed: str) -> DerbyError:
     """The error with llguidance's own words against a grammar, and the line that they name."""
     place = _PLACE.match(printed)
     where = f" at line {place[1]}" if place and source.kind == "lark" else ""
-    words = printed[place.end() if place else 0 :].strip()
+    words = printed[place.end() if place else 0 :].strip().removeprefix("Parser Error: ")
     inner = re.search(r"(?m)^error: (.+)$", words)  # of a regular expression
     why = _DUMP.sub("", inner[1] if inner else words.partition("\n")[0])[:_LONGEST].rstrip(".:")
     if why.startswith("Unimplemented keys: "):

@@ -22,9 +22,9 @@ import numpy as np
 from backend.decoding.constraint import Constraint, Masks
 from backend.decoding.drafter import NOTHING
 from backend.errors import DerbyError
-from backend.grammar.check import never, require
+from backend.grammar.check import check, never
 from backend.grammar.compile import behind, definition_of, too_much
-from backend.grammar.sources import GrammarSource
+from backend.grammar.sources import GrammarSource, shipped
 from backend.grammar.vocabulary import compile_matcher, slices_of, vocabulary_of
 from backend.machine import threads
 from backend.text import Tokenizer
@@ -305,12 +305,13 @@ class GrammarCompiler:
         self._matcher = lru_cache(maxsize=_COMPILED)(compile_matcher)
 
     def prepare(self, *sources: GrammarSource, stopped: Callable[[], bool] = never) -> None:
-        """Check grammars and build the model's vocabulary: safety and loading, so on nobody's
-        clock. Raises DerbyError and StoppedError as `check.require` does.
+        """Check grammars that do not ship, and build the model's vocabulary: safety and loading,
+        so on nobody's clock. Raises DerbyError and StoppedError as `check` does.
         """
         for source in sources:
             vocabulary_of(self._tokenizer, slices_of(source))
-            require(source, stopped)
+            if source not in shipped().values():
+                check(source, stopped=stopped)
             definition_of(source)  # remembered
 
     def compile(self, source: GrammarSource, lead: str = "", closing: str = "") -> Constraint:

@@ -143,5 +143,5 @@ def compile_matcher(definition: str, tokens: LLTokenizer) -> LLMatcher:
     """
     from llguidance import LLMatcher, LLParserLimits
 
-    limits = LLParserLimits(step_max_items=100_000, verbose_errors=False)
+    limits = LLParserLimits(max_items_in_row=10_000, step_max_items=100_000, verbose_errors=False)
     return LLMatcher(tokens, definition, log_level=0, limits=limits)

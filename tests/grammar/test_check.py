@@ -16,9 +16,11 @@ from lib import examples
 from backend.cli.main import app
 from backend.errors import DerbyError
 from backend.grammar import check as module
-from backend.grammar.check import MAX_TEXT, Fit, StoppedError, check, judge_apart, require
+from backend.grammar.check import MAX_TEXT, Fit, StoppedError, check, judge_apart
+from backend.grammar.constraint import GrammarCompiler
 from backend.grammar.sources import GrammarSource, shipped
 from backend.processes import from_lasting_thread
+from backend.text import ByteTokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
 GOOD = GrammarSource("lark", 'start: "a" /[0-9]+/', "good")
@@ -91,11 +93,12 @@ def properties(count: int) -> GrammarSource:
 
 def test_a_schema_is_good_if_what_it_has_can_be_written() -> None:
     """260 optional properties stopped at "{", and the check said that they work."""
-    text = json.dumps({f"property{i}": "x" for i in (0, 7, 259)})
-    assert check(properties(260), text) == Fit(len(text), accepting=True)
+    for count in (260, 1500):
+        text = json.dumps({f"property{i}": "x" for i in (0, 7, count - 1)})
+        assert check(properties(count), text) == Fit(len(text), accepting=True)
     behind = GrammarSource(
         "json_schema",
-        json.dumps({"items": json.loads(properties(2000).text), "type": "array"}),
+        json.dumps({"items": json.loads(properties(3000).text), "type": "array"}),
         "wide",
     )
     with pytest.raises(DerbyError, match=r"more than can be followed.*simplify"):
@@ -145,9 +148,8 @@ def test_a_child_that_dies_is_one_sentence_and_only_a_grammars_own_doing_is_reme
     with patch.object(module, "from_lasting_thread", kill):
         for _ in range(2):
             with pytest.raises(DerbyError, match=sentence):
-                require(source)
-        for grammar in shipped().values():
-            require(grammar)
+                check(source)
+        GrammarCompiler(ByteTokenizer()).prepare(*shipped().values())
     assert started == times
 
 
@@ -157,13 +159,13 @@ def test_an_answer_that_is_not_wanted_or_does_not_come_condemns_no_grammar(
     looks = iter([False, False, True, True])
     begun = time.monotonic()
     with pytest.raises(StoppedError):
-        require(ENDLESS, lambda: next(looks))
+        check(ENDLESS, stopped=lambda: next(looks))
     assert time.monotonic() - begun < 3
     monkeypatch.setattr(module, "PATIENCE", -5.0)
     with pytest.raises(DerbyError, match="try again"):
-        require(GOOD)
+        check(GOOD)
     monkeypatch.undo()
-    require(GOOD)
+    check(GOOD)
 
 
 def test_the_child_imports_nothing_heavy() -> None:
