@@ -9,7 +9,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-# Byte code is written beside the conversion of the model, not by pip before it: fourteen thousand
+# Byte code is written beside the download of the model, not by pip before it: fourteen thousand
 # files take as long as the whole installation.
 COMPILE = { test -e .venv/compiled || { nice $(BIN)/python -m compileall -q -x '/tests?/' .venv/lib \
 	>.venv/compiled.log 2>&1; touch .venv/compiled; }; }
