@@ -20,11 +20,11 @@ def rounded_parts(seconds: Mapping[str, float]) -> dict[str, float]:
     up stay true, however short the same part is every time.
     """
     places = _places(seconds["total"])
-    found = {name: round(value, places) for name, value in seconds.items()}
-    parts = found.keys() - {"total"}
+    figures = {name: round(value, places) for name, value in seconds.items()}
+    parts = figures.keys() - {"total"}
     longest = max(parts, key=lambda part: seconds[part])
-    others = sum(found[part] for part in parts - {longest})
-    return found | {longest: round(found["total"] - others, places)}
+    others = sum(figures[part] for part in parts - {longest})
+    return figures | {longest: round(figures["total"] - others, places)}
 
 
 def rounded_value(value: float) -> float:

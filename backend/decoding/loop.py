@@ -105,18 +105,17 @@ class Answer:
         """Compute one chunk of the pending tokens."""
         parts, context = self._parts, self._context
         chunk = context.pending[:PREFILL_CHUNK]
-        done = parts.session.length + len(chunk)
+        computed = parts.session.length + len(chunk)
         with parts.clock.step():
             with parts.clock.part("forward"):
                 parts.session.forward(chunk, chain_parents(len(chunk)), ())
             context.keep(range(len(chunk)))
             if self._first:
                 with parts.clock.part("draft"):
-                    parts.drafter.prefill(context.tokens, done)
+                    parts.drafter.prefill(context.tokens, computed)
         self._rows += len(chunk)
-        return Prefilled(
-            self._column, done, len(context.tokens), rounded(parts.clock.last["total"])
-        )
+        seconds = rounded(parts.clock.last["total"])
+        return Prefilled(self._column, computed, len(context.tokens), seconds)
 
     def step(self) -> tuple[Step, Proposed]:
         """One step of the loop. Shapes: n pending, d drafted, s scratch tokens, vocabulary V."""

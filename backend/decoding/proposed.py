@@ -28,35 +28,35 @@ class Verified(NamedTuple):
 
 
 def proposed(
-    column: int, done: Verified, request: Request, piece: Callable[[int], str]
+    column: int, step: Verified, request: Request, piece: Callable[[int], str]
 ) -> Proposed:
     """The pass in plain values; `piece` gives a token's text."""
-    proposal, drafted = done.proposal, done.proposal.drafted
-    verified, parents = proposal.tokens[:drafted], proposal.parents[:drafted]
-    cut = _cut(done.offered, verified)
-    names = [*proposal.proposers[:drafted], *(done.offered.proposers[i] for i in cut)]
-    path = list(done.verdict.rows[: len(done.tokens)])
+    offered, proposal, drafted = step.offered, step.proposal, step.proposal.drafted
+    tokens, parents = proposal.tokens[:drafted], proposal.parents[:drafted]
+    cut = _cut(offered, tokens)
+    names = [*proposal.proposers[:drafted], *(offered.proposers[i] for i in cut)]
+    path = list(step.verdict.rows[: len(step.tokens)])
     return Proposed(
         column,
-        [piece(token) for token in (*verified, *(done.offered.tokens[i] for i in cut))],
+        [piece(token) for token in (*tokens, *(offered.tokens[i] for i in cut))],
         [] if parents == chain_parents(drafted) else list(parents),
         [[name, len(list(run))] for name, run in groupby(names)],
         path,
-        piece(done.tokens[-1]) if len(done.tokens) > len(path) else "",
+        piece(step.tokens[-1]) if len(step.tokens) > len(path) else "",
         len(cut),
         _window(proposal, piece),
-        [int(np.count_nonzero(row)) for row in done.allowed],
-        _top(done, request, piece) if request.top else [],
+        [int(np.count_nonzero(row)) for row in step.allowed],
+        _top(step, request, piece) if request.top else [],
     )
 
 
-def _cut(offered: Proposal, kept: Sequence[int]) -> list[int]:
-    """Indices of the drafted tokens that were offered and not kept; those kept are in order."""
-    gone: list[int] = []
+def _cut(offered: Proposal, verified: Sequence[int]) -> list[int]:
+    """Indices of the drafted tokens that were offered and not verified; the others are in order."""
+    cut: list[int] = []
     for i, token in enumerate(offered.tokens[: offered.drafted]):
-        if i - len(gone) >= len(kept) or kept[i - len(gone)] != token:
-            gone.append(i)
-    return gone
+        if i - len(cut) >= len(verified) or verified[i - len(cut)] != token:
+            cut.append(i)
+    return cut
 
 
 def _window(proposal: Proposal, piece: Callable[[int], str]) -> list[list[str]]:
@@ -65,22 +65,22 @@ def _window(proposal: Proposal, piece: Callable[[int], str]) -> list[list[str]]:
     return [[piece(token) for token in islice(scratch, size)] for size in proposal.levels]
 
 
-def _top(done: Verified, request: Request, piece: Callable[[int], str]) -> list[list[list[Any]]]:
+def _top(step: Verified, request: Request, piece: Callable[[int], str]) -> list[list[list[Any]]]:
     """The most probable tokens where each committed one was chosen, of those allowed there, by
     the request's repetition penalty and its temperature: at 0, as at 1. top-k, top-p and min-p rule
     nothing out here.
     """
-    temperature, most = request.sampling.temperature, min(request.top, done.logits.shape[1])
-    found: list[list[list[Any]]] = []
-    for token, row in zip(done.tokens, (0, *(1 + i for i in done.verdict.rows)), strict=False):
-        scores = done.logits[row]
-        if done.allowed.size:
-            scores = np.where(done.allowed[row], scores, np.float32(-np.inf))
+    temperature, most = request.sampling.temperature, min(request.top, step.logits.shape[1])
+    top: list[list[list[Any]]] = []
+    for token, row in zip(step.tokens, (0, *(1 + i for i in step.verdict.rows)), strict=False):
+        scores = step.logits[row]
+        if step.allowed.size:
+            scores = np.where(step.allowed[row], scores, np.float32(-np.inf))
         heated = scores / np.float32(temperature if temperature >= COLDEST else 1)
         weights = np.exp(heated - heated.max())
         total = weights.sum(dtype=np.float64)
         among = {token, *np.argpartition(scores, -most)[-most:].tolist()}
         best = sorted(among, key=lambda i: (-scores[i], i != token))
-        shown = [i for n, i in enumerate(best) if i == token or (n < most and weights[i])]
-        found.append([[piece(i), rounded_value(float(weights[i] / total))] for i in shown])
-    return found
+        listed = [i for n, i in enumerate(best) if i == token or (n < most and weights[i])]
+        top.append([[piece(i), rounded_value(float(weights[i] / total))] for i in listed])
+    return top

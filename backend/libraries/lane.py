@@ -171,8 +171,10 @@ class _Answer:
             origins[-1] = "bonus"
         last = origins[-1] if origins else "sampled"
         spans: list[list[str]] = [[last, text]] if text else []
-        took = {"total": rounded(seconds)}
-        return Step(self._column, list(tokens), origins, [], spans, 0, part.drafted, accepted, took)
+        total = {"total": rounded(seconds)}
+        return Step(
+            self._column, list(tokens), origins, [], spans, 0, part.drafted, accepted, total
+        )
 
     def _read(self, stream: TextStream, tokens: Sequence[int]) -> tuple[list[int], str]:
         """The tokens up to the one that ends the answer, and their text."""

@@ -183,15 +183,15 @@ class _Runner:
         """Cut the context back to whole tokens of the slot's value, and return the value."""
         shown = answer.text.shown
         written = shown if len(shown) >= len(healed) else healed  # a limit may cut what is healed
-        stream, seen, good, kept = self.parts.tokenizer.stream(), "", "", 0
+        stream, text, whole, count = self.parts.tokenizer.stream(), "", "", 0
         for i, token in enumerate(answer.tokens):
             piece = stream.push(token)
-            seen += piece
-            if piece and written.startswith(seen):
-                good, kept = seen, i + 1
-        self.context.cut(len(self.context.tokens) - len(answer.tokens) + kept)
-        self.carry = written[len(good) :]
-        self.shown = len(shown) - len(good)
+            text += piece
+            if piece and written.startswith(text):
+                whole, count = text, i + 1
+        self.context.cut(len(self.context.tokens) - len(answer.tokens) + count)
+        self.carry = written[len(whole) :]
+        self.shown = len(shown) - len(whole)
         return written[len(healed) :]
 
 
@@ -205,8 +205,8 @@ def hottest(sampling: Sampling, program: Program | None) -> float:
 def slot_grammars(program: Program | None) -> list[GrammarSource]:
     """The grammars of a program's slots."""
     nodes = program.nodes if program else ()
-    found = [slot_grammar(node) for node in nodes if isinstance(node, Slot)]
-    return [grammar for grammar in found if grammar]
+    grammars = [slot_grammar(node) for node in nodes if isinstance(node, Slot)]
+    return [grammar for grammar in grammars if grammar]
 
 
 def slot_grammar(slot: Slot) -> GrammarSource | None:

@@ -44,8 +44,8 @@ class Reading:
                     drafter.states.add(start, states)
                 drafter.prefill(prompt, start + PREFILL_CHUNK)
             clock.seconds += seconds
-            took = rounded(seconds + clock.last["total"])
-            yield Prefilled(column, start + PREFILL_CHUNK, len(prompt), took)
+            both = rounded(seconds + clock.last["total"])
+            yield Prefilled(column, start + PREFILL_CHUNK, len(prompt), both)
 
 
 class Readings:

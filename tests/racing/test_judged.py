@@ -66,11 +66,17 @@ def test_nothing_is_said_of_a_text_without_a_schema(engines: LoadedModels, words
     assert not any(isinstance(event, Judged) for event in events)
 
 
-def test_a_text_cut_at_the_limit_is_not_judged(engines: LoadedModels) -> None:
-    events, _ = run(race(column(NAMES), tokens=5), engines)
-    assert not any(isinstance(event, Judged) for event in events)
-    (end,) = [event for event in events if isinstance(event, Finished)]
-    assert end.reason == "token limit"
+@pytest.mark.parametrize("words", ["grammar:grammar=own", "lookup:grammar=own,k=3"])
+def test_a_text_that_is_complete_at_the_token_limit_has_ended_and_is_judged(
+    engines: LoadedModels, words: str
+) -> None:
+    _, board = run(race(column(NAMES, words)), engines)
+    whole = board.scores[0]
+    for tokens, reason in ((whole.length, "end of text"), (whole.length - 1, "token limit")):
+        events, board = run(race(column(NAMES, words), tokens=tokens), engines)
+        assert (board.scores[0].reason, board.scores[0].length) == (reason, tokens)
+        judged = [event.verdict for event in events if isinstance(event, Judged)]
+        assert judged == (["valid"] if reason == "end of text" else [])
 
 
 def test_judging_is_on_nobody_s_clock(engines: LoadedModels) -> None:

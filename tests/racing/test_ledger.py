@@ -52,21 +52,6 @@ def test_another_program_is_told_from_the_race_itself_and_from_its_own_children(
     assert found.others * core_seconds - quiet > 1
 
 
-def test_nothing_is_made_up_of_no_time_at_all() -> None:
-    assert 0 <= Ledger().conditions().others <= 1
-
-
-def test_it_tells_when_the_machine_becomes_noisy_and_when_it_no_longer_is(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    shares = iter((0.1, 0.6, 0.7, 0.4))
-    monkeypatch.setattr("backend.racing.ledger.LOOK", 0.0)
-    monkeypatch.setattr(Ledger, "conditions", lambda _: Conditions(2, next(shares)))
-    ledger = Ledger()
-    told = [ledger.turned() for _ in range(4)]
-    assert [found and found.others for found in told] == [None, 0.6, None, 0.4]
-
-
 def test_a_look_that_finds_no_memory_ends_no_race(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that ran out of memory as it looked at the machine broke down with a traceback, when
     its column would have said in a sentence what was missing.

@@ -1,11 +1,10 @@
 """A race puts strategies, engine and grammar together; one column's error stays in its column."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from lib import LOCAL
 from races import FAKE, board_after, events_of
 
 from backend.decoding.drafter import Decision, Drafter
@@ -22,7 +21,7 @@ from backend.events import (
     Step,
 )
 from backend.racing.models import LoadedModels
-from backend.racing.race import MAX_COLUMNS, Race
+from backend.racing.race import Race
 from backend.results.scoreboard import Scoreboard
 from backend.strategies import registry
 from backend.strategies.column import Column, default_column, parse_column
@@ -140,39 +139,6 @@ def test_a_column_that_needs_more_room_says_how_much() -> None:
     assert board.scores[1].state == "done"
 
 
-@pytest.mark.parametrize("level", [2, 3, 8])
-@pytest.mark.parametrize("window", [2, 5, 32])
-@pytest.mark.parametrize("context", [0, 100], ids=["ample", "tight"])
-def test_no_row_lies_beyond_the_room_that_there_is(window: int, level: int, context: int) -> None:
-    strategy = parse_column(f"lookahead:window={window},level={level}")
-    engine = FakeEngine(period=1, sharpness=6.0)
-    reached = 0
-    opened = engine.open
-
-    def open_and_watch(rows, layers):
-        session = opened(rows, layers)
-        forward = session.forward
-
-        def watched(tokens, parents, rows):
-            nonlocal reached
-            depths: list[int] = []
-            for parent in parents:
-                depths.append(depths[parent] + 1 if parent >= 0 else 0)
-            reached = max(reached, session.length + max(depths) + 1)
-            return forward(tokens, parents, rows)
-
-        session.forward = watched
-        return session
-
-    engine.open = open_and_watch
-    request = replace(REQUEST, max_new_tokens=90, context=context)
-    _, board = raced([strategy], Loaded({"fake": engine}), request)
-    score = board.scores[0]
-    assert score.reason == ("context full" if context else "token limit")
-    room = score.prompt_tokens + request.max_new_tokens + strategy.scratch_depth
-    assert reached <= (context or room)
-
-
 @pytest.mark.parametrize(
     ("target", "said"),
     [
@@ -238,15 +204,6 @@ def test_a_draft_that_cannot_take_a_guess_back_is_refused() -> None:
     assert "cannot take a guess back: choose another draft" in board.scores[1].message
 
 
-def test_the_number_of_columns_is_limited() -> None:
-    kv = default_column("kv")
-    for count in (1, MAX_COLUMNS):
-        assert len(Race(REQUEST, (kv,) * count, FAKE).columns) == count
-    for count in (0, MAX_COLUMNS + 1):
-        with pytest.raises(DerbyError, match=f"{count} columns .* 1 to {MAX_COLUMNS}"):
-            Race(REQUEST, (kv,) * count, FAKE)
-
-
 def test_a_model_is_loaded_on_its_column_s_turn_while_no_clock_runs() -> None:
     engines = loaded()
     engines.engines["near"] = FakeEngine(salt=3)
@@ -267,17 +224,6 @@ def test_a_stop_ends_every_column_and_releases_everything(stop_after: int) -> No
     assert board.ended
     assert sum(isinstance(event, Finished) for event in events) == len(COLUMNS)
     assert engines.engines["fake"].open_sessions == 0
-
-
-@pytest.mark.parametrize("name", LOCAL)
-def test_a_stop_at_any_event_of_a_column_alone_releases_its_sessions(name: str) -> None:
-    """A session opened for a column was lost if the stop came before its first step."""
-    engines, request = loaded(), replace(REQUEST, max_new_tokens=20)
-    whole, _ = raced([default_column(name)], engines, request)
-    for stop_after in range(len(whole)):
-        _, board = raced([default_column(name)], engines, request, stop_after)
-        assert board.ended
-        assert engines.engines["fake"].open_sessions == 0, whole[stop_after - 1]
 
 
 def test_an_error_of_the_race_itself_ends_each_running_column_once(

@@ -90,17 +90,6 @@ def test_a_turn_goes_to_the_lowest_clock_and_lasts_no_longer_than_it_may(
         assert column.closed
 
 
-def test_a_column_writes_its_first_token_before_the_others_have_read_the_prompt() -> None:
-    """Five columns read a prompt in turns: nothing was to be seen until all five had. On a slow
-    machine, on which the first example's 213 tokens take 0.7 s, that was still so.
-    """
-    columns = [Column(i, [0.3, 0.3, 0.1, 0.02], reads=3) for i in range(5)]
-    events = list(interleave([column.lane() for column in columns], never))
-    written = [event for event in events if isinstance(event, Step)]
-    reads = [event for event in events[: events.index(written[0])] if event.column]
-    assert (written[0].column, reads) == (0, [])
-
-
 @given(DURATIONS, st.data())
 def test_a_failing_lane_fails_alone(durations: list[list[float]], data: st.DataObject) -> None:
     broken = data.draw(st.integers(0, len(durations) - 1))
@@ -149,16 +138,6 @@ def test_abandoning_the_stream_closes_every_lane(taken: int) -> None:
     assert [column.closed for column in columns] == [i in started for i in range(3)]
 
 
-def test_a_lane_is_closed_as_soon_as_it_ends() -> None:
-    columns = [Column(0, [1.0]), Column(1, [5.0] * 5)]
-    for event in interleave([column.lane() for column in columns], never):
-        if event == Finished(0, "token limit", []):
-            assert (columns[0].closed, columns[1].closed) == (True, False)
-            break
-    else:
-        pytest.fail("lane 0 never ended")
-
-
 def test_a_stop_right_after_a_lane_ended_does_not_end_it_again() -> None:
     """A lane was dropped only when asked for an event after its last one; stopped in between, it
     told a second end, and a complete column was shown as stopped.
@@ -175,32 +154,6 @@ def test_a_stop_right_after_a_lane_ended_does_not_end_it_again() -> None:
         Finished(0, "token limit", []),
         Finished(1, "stopped", []),
     ]
-
-
-def test_a_lane_that_cannot_be_closed_does_not_keep_the_others_open(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    class Stuck(Column):
-        def events(self) -> Iterator[Event]:
-            try:
-                yield Prefilled(self.index, 0, 0, 0.0)
-                yield Finished(self.index, "token limit", [])
-            finally:
-                raise ZeroDivisionError
-
-    for taken in (1, 2):
-        columns = [Stuck(0, []), Column(1, [1.0])]
-        lanes = [column.lane() for column in columns]
-        lanes[0].first_token = 0.0  # its turn is over at once
-        stream = interleave(lanes, never, turn=0)
-        seen = [next(stream) for _ in range(taken)]
-        columns[1].clock.seconds -= 1
-        seen.append(next(stream))
-        stream.close()
-        assert columns[1].closed
-        assert not any(isinstance(event, Failed) for event in seen)
-        assert "ZeroDivisionError" in caplog.text
-        caplog.clear()
 
 
 @given(DURATIONS.filter(lambda all_: len(all_) > 1), st.data())

@@ -90,15 +90,6 @@ def test_a_second_run_computes_what_is_new_on_openvino() -> None:
     assert_only_new_is_computed(LoadedModels(), ModelSpec(), SESSION)
 
 
-def test_the_draft_s_session_is_kept_too() -> None:
-    models, name = LoadedModels(), "speculative:draft=fake-draft,k=3,cache=session"
-    raced(models, asked(), name)
-    draft = fake(models, "fake-draft")
-    before = draft.rows
-    raced(models, asked(f"{TEXT}{TEXT}", tokens=1), name)
-    assert draft.rows - before <= len(TEXT) + 1
-
-
 def test_nobody_is_lent_a_session_that_is_not_theirs() -> None:
     models = LoadedModels()
     raced(models, asked(), "kv", SESSION)
@@ -238,17 +229,6 @@ def test_another_model_s_cache_is_refused(
     (score,) = raced(models, asked(), "kv", restore=file)
     assert said in score.message
     assert score.message.count(". ") == 0
-
-
-def test_a_file_that_cannot_be_read_or_written_fails_the_column(tmp_path: Path) -> None:
-    models, file = LoadedModels(), tmp_path / "one.safetensors"
-    file.write_bytes(b"rubbish")
-    for place in (file, tmp_path / "none"):
-        (score,) = raced(models, asked(), "kv", restore=place)
-        assert score.message.startswith("The saved cache cannot be read")
-    (score,) = raced(models, asked(), "kv", save=tmp_path / "none" / "one")
-    assert score.message.startswith("The cache cannot be saved")
-    assert fake(models).open_sessions == 0
 
 
 def test_the_first_column_that_keeps_a_cache_is_saved(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """A worker process at its worst: slow to start, hung, killed at any moment."""
 
-import gc
 import os
 import random
 import signal
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from deeds import Deed, Die, Prepare, TakeMemory, WaitForOthers, aborting, preparing
+from deeds import Deed, Prepare, TakeMemory, WaitForOthers, aborting, preparing
 from hosting import PATIENCE, alive, ends, never, no_hanging, streamed, until
 
 from backend.events import Event, Failed, Finished, Preparing
@@ -109,15 +108,6 @@ def test_threads_may_begin_races_and_end(host: ProcessHost) -> None:
     assert host.pid == before
 
 
-def test_a_race_that_kills_its_worker_fails_once_and_the_next_one_works(
-    host: ProcessHost, tmp_path: Path
-) -> None:
-    notes = tmp_path / "pids"
-    assert "SIGKILL: most likely the memory ran out" in sentence(run(host, Die(path=str(notes))))
-    assert run(host, Deed()) == DONE
-    assert len(notes.read_text().split()) == 1
-
-
 def test_a_worker_that_cannot_start_is_started_again_by_a_race_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -185,18 +175,3 @@ def test_races_and_stops_leave_no_thread_no_file_and_no_process(make: Callable[[
         until(lambda: none_more_than(before))
     finally:
         host.close()
-
-
-def test_workers_that_die_leave_no_thread_no_file_and_no_process() -> None:
-    def lives() -> None:
-        host = ProcessHost()
-        assert "SIGSEGV" in sentence(run(host, Die(number=signal.SIGSEGV)))
-        assert run(host, Deed()) == DONE
-        host.close()
-
-    lives()
-    before = things()
-    for _ in range(2):
-        lives()
-    gc.collect()
-    until(lambda: none_more_than(before))

@@ -68,24 +68,6 @@ def test_stop_reaches_the_fork() -> None:
     assert ends == ["stopped", "stopped"]
 
 
-def test_who_leaves_ends_the_fork_s_race() -> None:
-    def lend(*, duration: int) -> Callable[[Any], Any]:
-        def decorated(task: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
-            def call(race: Any, wanted: str) -> Iterator[Any]:
-                for count, event in enumerate(task(race, wanted)):
-                    assert count < 10_000, "the fork computes for nobody"
-                    yield event
-
-            return call
-
-        return decorated
-
-    endless = Race(Request("Who?", max_new_tokens=4000), COLUMNS, ModelSpec("fake-endless", "fake"))
-    events = streamed(ZeroGpuHost(lend), endless, lambda: False)
-    next(event for event in events if isinstance(event, Step))
-    events.close()
-
-
 def test_a_refusal_fails_every_column_with_what_spaces_say() -> None:
     class QuotaError(Exception):
         message = "Your quota is used up."
