@@ -40,7 +40,7 @@ class Sessions:
         self._make_room = make_room
         self._budget = budget
         self._running = 0  # bytes of those that columns use
-        self._open: OrderedDict[Place, tuple[Session, int]] = OrderedDict()  # and their rows
+        self._idle: OrderedDict[Place, tuple[Session, int]] = OrderedDict()  # and their rows
 
     @contextmanager
     def session(self, place: Place, text: Sequence[int], rows: int) -> Iterator[Session]:
@@ -48,65 +48,67 @@ class Sessions:
         `text` already, but for its last token at least. One that fails is closed. Raises DerbyError
         if there is no memory for it.
         """
-        engine = place.engine
         if place.keep:
-            rows = min(-(-rows // STEP) * STEP, engine.max_context)
-        earlier, room = self._open.pop(place, (None, 0))
-        if earlier is not None:
-            earlier.truncate(common_length(earlier.tokens, text[:-1]))
-        if earlier is not None and room == rows:
-            session = earlier
-        else:
-            try:
-                self._make_room(
-                    rows * engine.row_bytes, f"The KV cache of {rows:,} tokens of {engine.spec}"
-                )
-                session = engine.open(rows, place.layers)
-                if earlier is not None:
-                    session.load(earlier.tokens, earlier.save(earlier.length))
-            finally:
-                if earlier is not None:
-                    earlier.close()
-        keep, size = False, rows * engine.row_bytes
+            rows = min(-(-rows // STEP) * STEP, place.engine.max_context)
+        session, failed = self._begin(place, text, rows), True
+        size = rows * place.engine.row_bytes
         self._running += size
         try:
             yield session
-            keep = place.keep
+            failed = False
         except GeneratorExit:  # a column that was stopped, between two passes
-            keep = place.keep
+            failed = False
             raise
         finally:
             self._running -= size
-            if keep:
-                self._open[place] = session, rows
-                while self._kept_bytes > self._budget:
-                    self.drop()
-            else:
+            if failed or not place.keep:
                 session.close()
+            else:
+                self._idle[place] = session, rows
+                while self._idle_bytes > self._budget:
+                    self.drop()
+
+    def _begin(self, place: Place, text: Sequence[int], rows: int) -> Session:
+        """That of an earlier race, copied into another one where its room does not fit."""
+        earlier, room = self._idle.pop(place, (None, 0))
+        if earlier is not None:
+            earlier.truncate(common_length(earlier.tokens, text[:-1]))
+            if room == rows:
+                return earlier
+        engine, what = place.engine, f"The KV cache of {rows:,} tokens of {place.engine.spec}"
+        try:
+            self._make_room(rows * engine.row_bytes, what)
+            session = engine.open(rows, place.layers)
+            if earlier is not None:
+                session.load(earlier.tokens, earlier.save(earlier.length))
+            return session
+        finally:
+            if earlier is not None:
+                earlier.close()
 
     @property
-    def _kept_bytes(self) -> int:
-        return sum(session.bytes for session, _ in self._open.values())
+    def _idle_bytes(self) -> int:
+        return sum(session.bytes for session, _ in self._idle.values())
 
     @property
     def bytes(self) -> int:
         """What the caches of all sessions take, or may come to take while their columns run."""
-        return self._running + self._kept_bytes
+        return self._running + self._idle_bytes
 
     def drop(self) -> bool:
         """Close the session that was used longest ago; False if no column left one open."""
-        if not self._open:
+        if not self._idle:
             return False
-        self._open.popitem(last=False)[1][0].close()
+        self._idle.popitem(last=False)[1][0].close()
         return True
 
     def forget(self, engine: Engine) -> None:
         """Close the sessions of a model that leaves memory."""
-        for place in [place for place in self._open if place.engine is engine]:
-            self._open.pop(place)[0].close()
+        for place in [place for place in self._idle if place.engine is engine]:
+            self._idle.pop(place)[0].close()
 
     def __len__(self) -> int:
-        return len(self._open)
+        return len(self._idle)
 
 
 def common_length(one: Sequence[int], other: Sequence[int]) -> int:

@@ -11,8 +11,6 @@ from lib import PROMPT, Script, drafters, naive, run
 from numpy.typing import NDArray
 
 from backend.decoding.verification import KEYED, DistributionVerifier, Verifier
-from backend.drafters.draft_length import DraftLength
-from backend.drafters.prompt_lookup import PromptLookup
 from backend.engines.fake import FakeEngine
 from backend.errors import DerbyError
 from backend.events import Finished, Prefilled, Proposed, Step
@@ -209,12 +207,6 @@ def test_long_prompts_are_prefilled_in_chunks_that_report_progress() -> None:
     assert done == [64 * i for i in range(1, (len(PROMPT) * 5 - 1) // 64 + 1)]
     assert isinstance(events[-1], Finished)
     assert all(isinstance(event, Step | Proposed) for event in events[len(done) : -1])
-
-
-def test_lookup_commits_several_tokens_a_forward_where_text_repeats() -> None:
-    engine = FakeEngine(period=1, sharpness=8.0)
-    found = run(engine, Request("x", max_new_tokens=80), PromptLookup(DraftLength(8), 2))
-    assert found.score.tokens_per_forward > 3
 
 
 class Damaged(FakeEngine):

@@ -16,7 +16,6 @@ from backend.decoding.sampling import Choice, Sampler
 from backend.decoding.verification import DistributionVerifier, Verdict
 from backend.drafters.draft_length import DraftLength
 from backend.engines.fake import FakeEngine
-from backend.errors import DerbyError
 from backend.events import Event, Proposed, Step, from_json, to_json
 from backend.grammar.sources import GrammarSource, shipped
 from backend.racing.models import LoadedModels
@@ -98,28 +97,6 @@ def test_the_accepted_path_is_what_the_step_drafted(temperature: float) -> None:
     assert everyone >= {"prompt lookup", "draft model", "n-gram pool"}
 
 
-def test_the_window_is_told_level_by_level() -> None:
-    request = Request("x", max_new_tokens=40)
-    for name, make in drafters(ENGINE, request.sampling).items():
-        if "lookahead" not in name:
-            continue
-        shape = tuple(map(int, name[name.index("(") + 1 : name.index(")")].split(",")))
-        found = [seen for _, seen in pairs(run(ENGINE, request, make()).events)]
-        assert not found[0].window, "nothing is proposed in the first step"
-        filled = [seen for seen in found if len(seen.window) == shape[1] - 1]
-        assert len(filled) > 20
-        for seen in filled:
-            assert [len(level) for level in seen.window] == [
-                shape[0] - 1,
-                *[shape[0]] * (shape[1] - 2),
-            ]
-        rows = {
-            step.rows - 1 - len(seen.tokens) - sum(map(len, seen.window))
-            for step, seen in list(pairs(run(ENGINE, request, make()).events))[1:]
-        }
-        assert rows == {0}
-
-
 @given(
     grammar=st.sampled_from(["loops", "person", "json", "yes_no"]),
     column=st.sampled_from(["grammar", "lookup:k=4", "lookahead", "speculative:k=4"]),
@@ -160,31 +137,6 @@ def token_of(piece: str) -> int:
     return ByteTokenizer.EOS if piece == "<eos>" else ord(piece)
 
 
-def test_what_a_grammar_ruled_out_is_told_apart() -> None:
-    """A draft that goes on with the right text and one wrong letter: that is cut, with its rest."""
-    request = Request("x", max_new_tokens=60, chat=False)
-    source = GrammarSource("lark", 'start: /[a-m]+/ "\\n"', "test")
-    plain = run(ENGINE, request, constraint=compile_grammar(source, ENGINE.tokenizer))
-
-    class Wrong(Script):
-        def propose(self, context: Sequence[int], budget: int) -> Proposal:
-            made = super().propose(context, budget)
-            if len(made.tokens) < 4:
-                return made
-            tokens = (*made.tokens[:2], ord("z"), *made.tokens[3:])
-            return replace(made, tokens=tokens, by=("one", "one", "two", "two"))
-
-    drafter = Wrong(plain.tokens, len(PROMPT), k=4, wrong=99)
-    found = run(ENGINE, request, drafter, constraint=compile_grammar(source, ENGINE.tokenizer))
-    assert found.tokens == plain.tokens
-    cut = [seen for _, seen in pairs(found.events) if seen.cut]
-    assert cut
-    for seen in cut:
-        assert seen.tokens[-2] == "z"
-        assert (seen.cut, seen.by, seen.parents) == (2, [["one", 2], ["two", 2]], [])
-        assert seen.path == [0, 1]
-
-
 def test_a_branch_that_a_grammar_rules_out_keeps_its_proposer() -> None:
     constraint = compile_grammar(LOOPS, ENGINE.tokenizer)
     names = ("one", "two", "three", "four", "five")
@@ -215,15 +167,6 @@ def test_what_is_accepted_behind_the_end_is_not_committed(length: int) -> None:
     assert (len(ended.tokens), ended.path, ended.chosen) == (8, list(range(length + 1)), "")
 
 
-def test_a_drafter_that_says_nothing_of_itself_is_the_strategys_own() -> None:
-    request = Request("x", max_new_tokens=30)
-    truth = naive(ENGINE, PROMPT, request)
-    found = run(ENGINE, request, Script(truth, len(PROMPT), k=4, wrong=2))
-    by = [seen.by for _, seen in pairs(found.events)]
-    assert [["", 4]] in by
-    assert {name for runs in by for name, _ in runs} == {""}
-
-
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.3])
 @pytest.mark.parametrize("promise", ["text", "distribution"])
 def test_the_most_probable_tokens_are_the_targets(temperature: float, promise: str) -> None:
@@ -248,25 +191,6 @@ def test_the_most_probable_tokens_are_the_targets(temperature: float, promise: s
             if not temperature:
                 assert best[0][0] == PIECE(token)
             text.append(token)
-
-
-def test_under_a_grammar_the_distribution_is_of_what_it_allows() -> None:
-    request = Request("x", max_new_tokens=30, chat=False, top=3)
-    found = run(ENGINE, request, constraint=compile_grammar(LOOPS, ENGINE.tokenizer))
-    for step, seen in pairs(found.events):
-        for token, origin, best in zip(step.tokens, step.origins, seen.top, strict=True):
-            assert best[0][0] == PIECE(token)
-            if origin == "forced":
-                assert best == [[PIECE(token), 1.0]]
-            assert all(share > 0 for _, share in best)
-
-
-@pytest.mark.parametrize("top", [-1, 11])
-def test_more_than_ten_are_not_to_be_had(top: int) -> None:
-    with pytest.raises(
-        DerbyError, match=f"most likely tokens is {top}; it must lie between 0 and 10"
-    ):
-        Request("x", top=top)
 
 
 @dataclass
@@ -316,19 +240,6 @@ def test_without_it_no_figure_changes(prompt: str) -> None:
     for one, other in zip(*(result.rows for result in both), strict=True):
         assert [f.cell(one) for f in FIGURES] == [f.cell(other) for f in FIGURES]
     assert headline(whole, both[0]) == headline(without, both[1])
-
-
-def test_it_stands_beside_its_moment() -> None:
-    for prompt in ("Tell me", 'A {{gen "a" max_tokens=9}} b {{gen "c" regex="[0-9]+"}}.'):
-        board = Scoreboard((parse_column("lookup"), parse_column("lookahead")))
-        race = Race(Request(prompt, 40), board.columns, ModelSpec("fake-loop", "fake"))
-        race.run(ENGINES, board.add, lambda: False)
-        for score in board.scores:
-            assert score.step_at.keys() == score.proposed_at.keys()
-            assert len(score.step_at) == score.steps
-            for index, step in score.step_at.items():
-                check(step, score.proposed_at[index], PIECE)
-                assert score.moments[index].spans == step.spans
 
 
 @pytest.mark.thorough
