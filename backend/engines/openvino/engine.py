@@ -1,5 +1,6 @@
 """The OpenVINO engine: what it says of itself, and one compiled model with its infer requests."""
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from backend.engines.base import Engine, no_trained_draft
@@ -71,14 +72,16 @@ def open_openvino(spec: ModelSpec, say: Say) -> OpenVINOEngine:
 
     require_device(spec.device)
     files = model_files(spec.name, say)
-    tokenizer = HfTokenizer(files.folder, files.eos_ids, files.vocab_size)
     if files.capped:
         say(files.capped)
     path = (files.folder if files.ready_made else openvino_ir(spec, say)) / IR[0]
     settings = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": "1"}
     settings |= EXACT if spec.precision in EXACT_PRECISIONS else {}
     graph: Any = ready_made(path, spec, files) if files.ready_made else path
-    model = core().compile_model(graph, spec.device, settings)
+    with ThreadPoolExecutor(1) as beside:  # imports of transformers and compiling take seconds each
+        loading = beside.submit(HfTokenizer, files.folder, files.eos_ids, files.vocab_size)
+        model = core().compile_model(graph, spec.device, settings)
+        tokenizer = loading.result()
     return OpenVINOEngine(spec, model, tokenizer, files, path.with_suffix(".bin").stat().st_size)
 
 
