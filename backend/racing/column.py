@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from backend.decoding.clock import Clock
 from backend.decoding.constraint import Constraint
 from backend.decoding.digits import rounded, rounded_value
 from backend.decoding.drafter import UNDECIDED, Decision, Drafter
-from backend.decoding.lane import Lane
 from backend.decoding.loop import Parts, decode
 from backend.decoding.sampling import Sampler
 from backend.engines.base import Engine, Session
@@ -45,11 +45,12 @@ from backend.types import Layers, ModelSpec, Request
 
 @dataclass(slots=True)
 class ColumnRun:
-    """The column of a lane, on the model `default` if it names none of its own. `stopped()`: it is
-    to compute nothing more. The rest: see Race.
+    """Column `index` of a race, on the model `default` if it names none of its own. `stopped()`: it
+    is to compute nothing more. The rest: see Race.
     """
 
-    lane: Lane
+    index: int
+    clock: Clock
     column: Column
     request: Request
     default: ModelSpec
@@ -73,7 +74,7 @@ class ColumnRun:
 
     def events(self) -> Generator[Event | None]:
         """Every event. Raises what the column cannot do: DerbyError, or a library's error."""
-        column, request, clock, index = self.column, self.request, self.lane.clock, self.lane.column
+        column, request, clock, index = self.column, self.request, self.clock, self.index
         if (library := column.strategy.library) is not None:
             yield from self._library_events(library)
             return
@@ -131,7 +132,7 @@ class ColumnRun:
         """The prompt's tokens, or those in front of a program's own text."""
         tokenizer, request = self._target.tokenizer, self.request
         if program is None:
-            if (notice := prompt_notice(tokenizer, request)) and not self.lane.column:
+            if (notice := prompt_notice(tokenizer, request)) and not self.index:
                 self.say(notice)
             self._prompt = prompt_tokens(tokenizer, request)
         else:
@@ -142,7 +143,7 @@ class ColumnRun:
         """The column's grammar, behind the model's thinking if the prompt opens that. What is
         checked and made once a model is no cost of this column's. Raises StoppedError.
         """
-        tokenizer, grammar, clock = self._target.tokenizer, self.column.grammar, self.lane.clock
+        tokenizer, grammar, clock = self._target.tokenizer, self.column.grammar, self.clock
         if program is not None:
             grammars.prepare(*slot_grammars(program), stopped=self.stopped)
             tokenizer.extending(0)
@@ -154,7 +155,7 @@ class ColumnRun:
 
     def _parts(self, constraint: Constraint) -> Parts:
         """What runs the column, open as long as it runs."""
-        target, clock, strategy = self._target, self.lane.clock, self.column.strategy
+        target, clock, strategy = self._target, self.clock, self.column.strategy
         sampler = Sampler(self.request.sampling)
         drafter = self._drafter(sampler)
         self._opened.callback(drafter.close)
@@ -184,7 +185,7 @@ class ColumnRun:
         program's, of which nobody knows how long it gets.
         """
         keep = bool(self.visitor) and self.column.cache == SESSION
-        place = Place(self.visitor, self.lane.column, role, engine, layers, keep)
+        place = Place(self.visitor, self.index, role, engine, layers, keep)
         rows, depth = len(self._prompt) + self.request.max_new_tokens, self.column.scratch_depth
         rows = min(min(rows, self._positions) + depth, engine.max_context)
         room = 0 if is_program(self.request.prompt) else rows
@@ -258,7 +259,7 @@ class ColumnRun:
             settings, declined = dict(decision.settings), list(decision.declined)
             predicted, why = rounded_value(decision.predicted), decision.why
             plain = decision.plain
-            news.append(Decided(self.lane.column, settings, predicted, why, declined, plain))
+            news.append(Decided(self.index, settings, predicted, why, declined, plain))
         return [*news, event] if ended else [event, *news]
 
     def _judged(self, answer: str) -> list[Event]:
@@ -267,7 +268,7 @@ class ColumnRun:
         if grammar is None or grammar.kind != "json_schema" or is_program(self.request.prompt):
             return []
         judgement = judge_apart(grammar.text, answer, stopped=self.stopped)
-        return [Judged(self.lane.column, judgement.verdict, judgement.why)]
+        return [Judged(self.index, judgement.verdict, judgement.why)]
 
     def _known_costs(self, call_seconds: float) -> list[Event]:
         """What passes are known to cost by now, a call of the draft `call_seconds`."""
@@ -276,7 +277,7 @@ class ColumnRun:
             return []
         return [
             CostsKnown(
-                self.lane.column,
+                self.index,
                 list(costs.widths),
                 list(map(rounded_value, costs.seconds)),
                 rounded_value(call_seconds),
@@ -285,19 +286,19 @@ class ColumnRun:
         ]
 
     def _library_events(self, library: Library) -> Generator[Event | None]:
-        column, lane = self.column, self.lane
+        column = self.column
         if is_program(self.request.prompt):
             raise DerbyError(f"{column.title} cannot run programs: remove it.")
         for name in column.drafts.values():
             self.models.fetch(name, self.say)
         model = library.elsewhere or self.models.get(column.target(self.default), self.say)
-        lane.clock.synchronize = model.synchronize
+        self.clock.synchronize = model.synchronize
         yield from library_events(
-            lane.column,
+            self.index,
             self.request,
             column.settings(),
             model,
-            lane.clock,
+            self.clock,
             self.stopped,
             takes_turns=library.takes_turns,
             keeps_text=column.keeps_text(self.request.sampling.temperature),

@@ -1,18 +1,18 @@
 """A race: one request and a line-up of columns, each on the race's model or on one of its own."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from backend.decoding.lane import Lane
+from backend.decoding.clock import Clock
 from backend.errors import DerbyError
 from backend.events import Event, Preparing
 from backend.racing.column import ColumnRun
 from backend.racing.ledger import Ledger
 from backend.racing.models import LoadedModels, Say
 from backend.racing.reading import Readings
-from backend.racing.schedule import PhotoFinish, interleave
+from backend.racing.schedule import Lane, PhotoFinish, interleave
 from backend.strategies.column import Column
 from backend.text import takes_chats
 from backend.types import ModelSpec, Request
@@ -69,7 +69,7 @@ class Race:
 
         models.begin(column.target(self.target) for column in self.columns if column.strategy.loads)
         request, ledger, finish = self._fitting(models, say), Ledger(), PhotoFinish()
-        lanes = list(self._lanes(request, models, say, finish, stopped))
+        lanes = self._lanes(request, models, say, finish, stopped)
         for group in self._groups(lanes):
             for event in interleave(group, stopped, finish=finish):
                 emit(event)
@@ -92,34 +92,39 @@ class Race:
         say: Say,
         finish: PhotoFinish,
         stopped: Callable[[], bool],
-    ) -> Iterator[Lane]:
+    ) -> list[Lane]:
         """A lane for each column, in their order."""
         ours = [column for column in self.columns if column.strategy.ours and self.first is None]
-        readings = Readings(column.target(self.target) for column in ours)
+        readings, lanes = Readings(column.target(self.target) for column in ours), list[Lane]()
         for index, column in enumerate(self.columns):
-            strategy, hottest = column.strategy, request.sampling.temperature
-            plain = strategy.ours and column.target(self.target) == self.target
-            lane = Lane(
-                index,
-                alone=strategy.alone,
-                finishes=plain and column.lossless and column.keeps_text(hottest),
-                ends_early=not strategy.keeps_cache,
-            )
+            clock, strategy = Clock(), column.strategy
             run = ColumnRun(
-                lane,
+                index,
+                clock,
                 column,
                 request,
                 self.target,
                 models,
                 say,
                 readings,
-                lambda lane=lane: stopped() or finish.ends(lane),
+                lambda index=index: stopped() or finish.ends(lanes[index]),
                 self.visitor,
                 self.save_cache if index == self.saved_column else None,
                 self.restore_cache,
             )
-            lane.events = run.events()
-            yield lane
+            plain = strategy.ours and column.target(self.target) == self.target
+            keeps_text = column.lossless and column.keeps_text(request.sampling.temperature)
+            lanes.append(
+                Lane(
+                    index,
+                    run.events(),
+                    clock,
+                    alone=strategy.alone,
+                    finishes=plain and keeps_text,
+                    ends_early=not strategy.keeps_cache,
+                )
+            )
+        return lanes
 
     def _groups(self, lanes: Sequence[Lane]) -> Iterable[Sequence[Lane]]:
         """The lanes that run at one time, in the order of their times."""

@@ -4,11 +4,11 @@ All columns have had equal compute at any moment, to within a turn, so the race 
 real race in slow motion, and a column's own clock never sees another column.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from backend.decoding.lane import Lane
+from backend.decoding.clock import Clock
 from backend.errors import explain
 from backend.events import CUT_SHORT, Event, Failed, Finished, Step, failures
 
@@ -16,6 +16,33 @@ from backend.events import CUT_SHORT, Event, Failed, Finished, Step, failures
 #: pass (by 2-3 ms of 18 on the OpenVINO CPU plugin). A turn of a few steps shares that out, and is
 #: still shorter than a prefill chunk.
 TURN = 0.06
+
+
+@dataclass(slots=True, eq=False)
+class Lane:
+    """One column's run. It does its work inside `next(events)`, when it has the turn; once the race
+    is stopped it computes nothing more and ends. One that cannot be held runs `alone`, behind the
+    others: None is where no event has come for a moment. `finishes`: its end is a photo finish;
+    `ends_early`: it ends at the photo finish.
+    """
+
+    column: int
+    events: Generator[Event | None]
+    clock: Clock
+    alone: bool = False
+    finishes: bool = False
+    ends_early: bool = False
+    first_token: float | None = None  # what its clock read then; None: it has written nothing
+
+    @property
+    def wrote(self) -> bool:
+        """True once it has written a token."""
+        return self.first_token is not None
+
+    @property
+    def decoding(self) -> float:
+        """Seconds on its clock behind its first token; -1 before that."""
+        return -1.0 if self.first_token is None else self.clock.seconds - self.first_token
 
 
 @dataclass

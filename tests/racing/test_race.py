@@ -1,7 +1,7 @@
 """A race puts strategies, engine and grammar together; one column's error stays in its column."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -38,13 +38,11 @@ class Loaded(LoadedModels):
     """Models that are at hand already."""
 
     engines: dict[str, FakeEngine]
-    asked: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         super().__init__()
 
-    def get(self, spec: ModelSpec, say: Callable[[str], None], context: int = 0) -> FakeEngine:
-        self.asked.append(spec.name)
+    def get(self, spec: ModelSpec, say: Callable[[str], None]) -> FakeEngine:
         say(f"Loading {spec.name}...")
         if spec.name not in self.engines:
             raise DerbyError(f"There is no {spec.name}.")

@@ -9,12 +9,11 @@ import families
 import pytest
 from races import FAKE, board_after, events_of, run_solo
 
-from backend.decoding.lane import Lane
 from backend.engines.fake import FakeEngine
 from backend.events import Event, Prefilled, Step
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
-from backend.racing.schedule import interleave
+from backend.racing.schedule import Lane, interleave
 from backend.strategies.column import parse_column
 from backend.types import PREFILL_CHUNK, ModelSpec, Request
 

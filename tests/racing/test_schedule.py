@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backend.decoding.clock import Clock
-from backend.decoding.lane import Lane
 from backend.errors import DerbyError
 from backend.events import Event, Failed, Finished, Prefilled, Step
-from backend.racing.schedule import PhotoFinish, interleave
+from backend.racing.schedule import Lane, PhotoFinish, interleave
 
 DURATIONS = st.lists(
     st.lists(st.integers(1, 50).map(lambda n: n / 8), min_size=1, max_size=12),
