@@ -21,7 +21,7 @@ from backend.types import PREFILL_CHUNK, HiddenStates, Logits, ModelSpec
 Matrices = dict[str, tuple[NDArray[np.int8], Floats]]
 
 #: Rows of the compiled passes: a round reads what the last one committed, a prompt whole chunks.
-WIDTHS = (1, 2, 4, 8, PREFILL_CHUNK)
+WIDTHS = (1, 4, 8, PREFILL_CHUNK)
 
 #: With the plugin's default, bf16, a step takes half as long again.
 SETTINGS = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": "1", "INFERENCE_PRECISION_HINT": "f32"}
