@@ -22,6 +22,7 @@ from backend.errors import DerbyError
 from backend.racing import models as loading
 from backend.racing.models import BUDGET_VARIABLE, SHARE, LoadedModels, model_budget
 from backend.racing.race import Race
+from backend.racing.sessions import STEP
 from backend.results.score import Score
 from backend.strategies.column import parse_column
 from backend.types import ModelSpec, Request
@@ -136,6 +137,15 @@ def test_caches_count_with_the_weights_while_their_columns_run() -> None:
     for _ in range(2):
         assert [score.state for score in scores(models, *names)] == ["done"] * 3
     assert models.sessions.bytes == 0
+
+
+def test_caches_that_earlier_races_left_give_way() -> None:
+    models = room_for(1, STEP * FakeEngine().row_bytes)
+    for visitor in ("ann", "bob"):
+        columns = (parse_column("kv:cache=session"),)
+        race = Race(Request("Hi", 12, chat=False), columns, FAKE_SPEC, visitor)
+        assert board_after(columns, events_of(race, models)).scores[0].state == "done"
+        assert len(models.sessions) == 1
 
 
 def test_only_what_decides_by_costs_has_them_measured(
