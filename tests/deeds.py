@@ -1,4 +1,4 @@
-"""Commands and whole lives for a worker process that no race could ask of it: it imports them."""
+"""Deeds in place of races, and lives of a worker process: it imports them."""
 
 import ctypes
 import os
@@ -100,14 +100,11 @@ class Prepare(Deed):
 
 @dataclass(frozen=True)
 class Die(Deed):
-    """Notes its process id in a file, and dies at once of this signal."""
+    """Dies at once of this signal."""
 
-    path: str = os.devnull
     number: int = signal.SIGKILL
 
     def run(self, models: LoadedModels, emit: Emit, stopped: Stopped) -> None:
-        with Path(self.path).open("a") as file:
-            file.write(f"{os.getpid()}\n")
         os.kill(os.getpid(), self.number)
 
 

@@ -123,20 +123,6 @@ def test_a_column_writes_until_its_context_is_full_to_the_last_position(
     assert engines.engines["fake"].open_sessions == 0
 
 
-def test_a_column_that_needs_more_room_says_how_much() -> None:
-    """Lookahead's window reaches past the last token, and its refusal named two lengths that did
-    fit.
-    """
-    columns = [default_column("kv"), default_column("lookahead")]
-    scratch_depth = default_column("lookahead").scratch_depth
-    request = Request(LONG, max_new_tokens=60)
-    _, board = raced(columns, loaded(max_context=LENGTH + scratch_depth), request)
-    assert board.scores[0].state == "done"
-    assert f"holds {LENGTH:,}: shorten it by about 10" in board.scores[1].message
-    _, board = raced(columns, loaded(max_context=LENGTH + scratch_depth + 1), request)
-    assert board.scores[1].state == "done"
-
-
 @pytest.mark.parametrize(
     ("target", "said"),
     [
@@ -150,14 +136,6 @@ def test_an_unknown_target_is_an_error_before_anything_runs(target: ModelSpec, s
     assert [event.column for event in failed] == [0, 1, 2, 3, 4]
     assert all(said in event.message for event in failed)
     assert not any(isinstance(event, Started) for event in events)
-
-
-def test_an_unknown_draft_fails_its_own_column_only() -> None:
-    columns = [default_column("kv"), parse_column("speculative:draft=nobody")]
-    engines = loaded()
-    _, board = raced(columns, engines)
-    assert [score.state for score in board.scores] == ["done", "failed"]
-    assert board.scores[1].message == "There is no nobody."
 
 
 def test_a_draft_with_another_vocabulary_is_refused_by_name() -> None:

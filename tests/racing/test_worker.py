@@ -9,12 +9,12 @@ from pathlib import Path
 
 import psutil
 import pytest
-from deeds import Deed, Prepare, TakeMemory, WaitForOthers, aborting, preparing
+from deeds import Deed, Die, Prepare, TakeMemory, WaitForOthers, aborting, preparing
 from hosting import PATIENCE, alive, ends, never, no_hanging, streamed, until
 
 from backend.events import Event, Failed, Finished, Preparing
 from backend.racing.hosts import process
-from backend.racing.hosts.host import Host, InlineHost
+from backend.racing.hosts.host import Host
 from backend.racing.hosts.process import ProcessHost
 
 DONE = {0: Finished(0, "end of text", [])}
@@ -88,14 +88,6 @@ def test_a_ctrl_c_does_not_reach_a_worker_that_starts(host: ProcessHost) -> None
     assert host.pid == first
 
 
-def test_a_closed_host_says_that_it_is(host: ProcessHost) -> None:
-    stream = streamed(host, WaitForOthers(looks=10**6), never)
-    next(stream)
-    host.close()
-    assert "The app is ending" in sentence(ends(list(stream)))
-    assert "The app is ending" in sentence(run(host, Deed()))
-
-
 def test_threads_may_begin_races_and_end(host: ProcessHost) -> None:
     """The kernel ends a worker with the thread that started it, which must not be a race's."""
     os.kill(host.pid, signal.SIGKILL)
@@ -163,15 +155,12 @@ def none_more_than(before: tuple[int, int, int]) -> bool:
     return all(now <= then for now, then in zip(things(), before, strict=True))
 
 
-@pytest.mark.parametrize("make", [InlineHost, ProcessHost])
-def test_races_and_stops_leave_no_thread_no_file_and_no_process(make: Callable[[], Host]) -> None:
+def test_races_stops_and_deaths_leave_no_thread_no_file_and_no_process(host: ProcessHost) -> None:
     chance = random.Random(3)
-    host = make()
-    try:
-        assert run(host, WaitForOthers(looks=1)) == DONE
-        before = things()
-        for _ in range(CYCLES):
-            assert run(host, WaitForOthers(looks=9), after(chance.randrange(6))) in (DONE, STOPPED)
-        until(lambda: none_more_than(before))
-    finally:
-        host.close()
+    assert run(host, WaitForOthers(looks=1)) == DONE
+    before = things()
+    for _ in range(CYCLES):
+        assert run(host, WaitForOthers(looks=9), after(chance.randrange(6))) in (DONE, STOPPED)
+    assert "SIGSEGV" in sentence(run(host, Die(number=signal.SIGSEGV)))
+    assert run(host, Deed()) == DONE
+    until(lambda: none_more_than(before))
