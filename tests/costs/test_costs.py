@@ -26,7 +26,6 @@ from backend.costs.pass_costs import (
 )
 from backend.engines.fake import FakeEngine
 from backend.errors import DerbyError
-from backend.racing.models import LoadedModels
 from backend.types import ModelSpec
 
 CURVE = PassCosts((1, 2, 4, 8), (10.0, 12.0, 13.0, 19.0))
@@ -148,25 +147,16 @@ def test_an_engine_that_states_its_costs_is_not_measured(monkeypatch: pytest.Mon
         assert stated_costs(too_little) is UNKNOWN_COSTS
 
 
-def test_a_measurement_that_fails_leaves_what_is_assumed_and_is_said_once(
+def test_a_measurement_that_fails_leaves_what_is_assumed_and_is_explained(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The error went to every column that asked, and each of them had it measured once more."""
     monkeypatch.setenv("DECODE_DERBY_CACHE", str(tmp_path))
-    tried: list[object] = []
 
     def failing(engine: object) -> PassCosts:
-        tried.append(engine)
         raise DerbyError("The text would be 560 tokens long.\nAnd so on.")
 
     monkeypatch.setattr(module, "measure", failing)
-    models, said = LoadedModels(), list[str]()
-    engine = FakeEngine(spec=ModelSpec("m", "torch"))
-    for _ in range(3):
-        models.price(engine, said.append)
-        assert models.costs(engine).now == ASSUMED
-    assert len(tried) == 1
+    said = list[str]()
+    assert costs_of(FakeEngine(spec=ModelSpec("m", "torch")), said.append).now == ASSUMED
     assert "(The text would be 560 tokens long)" in said[1]
-    assert not list(tmp_path.rglob("*.json")), "the next process tries again"
-    models.price(engine, said.append, remeasure=True)
-    assert len(tried) == 2
+    assert not list(tmp_path.rglob("*.json")), "the next race tries again"
