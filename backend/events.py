@@ -123,13 +123,15 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class CostsKnown:
-    """What the column's passes are known to cost, in seconds: over each of `widths` rows, and
-    for a call of the draft (0: it has none). `context_slope`: see PassCosts.
+    """What the column's passes are known to cost, in seconds: over each of `widths` rows, on top
+    when the width changes, and for a call of the draft (0: it has none). `context_slope`: see
+    PassCosts.
     """
 
     column: Index
     widths: Annotated[list[Rows], Field(min_length=1)]
     passes: Annotated[list[Measured], Field(min_length=1)]
+    width_change: Number
     draft: Seconds
     context_slope: Slope = field(default_factory=lambda: [0.0, 0.0])
     kind: Literal["CostsKnown"] = field(default="CostsKnown", kw_only=True)

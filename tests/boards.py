@@ -58,7 +58,7 @@ def written(
 def priced(column: int, rows: int, tokens: int, steps: int = 4) -> list[Event]:
     """A column with known costs whose passes over so many rows each commit so many tokens."""
     block = list(range(tokens))
-    costs = CostsKnown(column, list(STEEP.widths), list(STEEP.seconds), 0.0)
+    costs = CostsKnown(column, list(STEEP.widths), list(STEEP.seconds), STEEP.width_change, 0.0)
     passes = [
         step(column, block, 0.1, tokens - 1, rows=rows, drafted=rows - 1) for _ in range(steps)
     ]

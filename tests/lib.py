@@ -159,7 +159,7 @@ def run(
 
 
 #: Passes that cost what they do on a few cores.
-STEEP = PassCosts((1, 2, 8, 16), (1e-3, 1.1e-3, 1.4e-3, 2e-3))
+STEEP = PassCosts((1, 2, 8, 16), (1e-3, 1.1e-3, 1.4e-3, 2e-3), 1e-4)
 
 
 def drafting(

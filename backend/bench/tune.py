@@ -67,6 +67,8 @@ def predict(scores: Iterable[Score], k: int, costs: PassCosts) -> tuple[float, f
             depth = min(drafted, k)
             seconds += n * (costs(1 + depth, context) + depth * calls * score.draft_cost)
         seconds += alone * costs(1, context)
+        # Between rounds that guess and those that do not, the width changes to and fro.
+        seconds += costs.width_change * 2 * alone * rounds / max(alone + rounds, 1) * (k > 0)
         mine = alone + rounds + sum(min(a, k) * n for (_, a), n in score.depths.items())
         tokens += mine
         plain += mine * costs(1, context)

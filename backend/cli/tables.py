@@ -105,7 +105,8 @@ def curve(costs: PassCosts, draft_steps: Mapping[str, float]) -> Table:
     for rows, seconds in zip(costs.widths, costs.seconds, strict=True):
         bar = "\N{FULL BLOCK}" * round(40 * seconds / longest)
         table.add_row(str(rows), f"{seconds * 1e3:.1f}", f"{costs.relative(rows):.2f}", bar)
-    notes = [
+    notes = [f"after a pass of another width: +{costs.width_change * 1e3:.1f} ms"]
+    notes += [
         f"{name}: {seconds * 1e3:.2f} ms per draft call" for name, seconds in draft_steps.items()
     ]
     table.caption = "; ".join(notes)

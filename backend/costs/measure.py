@@ -11,6 +11,7 @@ from contextlib import closing
 from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
+from statistics import median
 from time import perf_counter
 
 import numpy as np
@@ -27,7 +28,7 @@ from backend.untrusted import read_as
 log = logging.getLogger(__name__)
 
 #: Raise it whenever the measurement changes.
-RECIPE = "costs v6"
+RECIPE = "costs v7"
 
 #: The widths at which T(k) is measured: where CPUs and GPUs bend, and as far as lookahead goes.
 WIDTHS = (1, 2, 4, 8, 16, 32)
@@ -100,14 +101,15 @@ def measure(engine: Engine) -> PassCosts:
     widths = [k for k in WIDTHS if k == 1 or 2 * k <= engine.max_context]
     room, began = engine.max_context - widths[-1], perf_counter()
     near, far = min(CONTEXT, room), min(LONG_CONTEXT, room)
-    seconds = _measured(engine, widths, near)
+    seconds, change = _measured(engine, widths, near)
     each = row = 0.0
     if far - near >= SMALLEST_DIFFERENCE and perf_counter() - began < 2 * SECONDS:
         # A line through what the far context costs more than the near one: of a single width it
         # would be mostly noise, which is taken to be proportional to the time.
-        more = np.subtract(_measured(engine, widths, far), seconds) / (far - near)
+        more = np.subtract(_measured(engine, widths, far)[0], seconds) / (far - near)
         row, each = np.polyfit(widths, more, 1, w=1 / np.asarray(seconds))
-    return PassCosts(tuple(widths), seconds, (max(0.0, float(each)), max(0.0, float(row))))
+    slope = (max(0.0, float(each)), max(0.0, float(row)))
+    return PassCosts(tuple(widths), seconds, change, slope)
 
 
 def one_row_seconds(engine: Engine) -> float:
@@ -116,11 +118,15 @@ def one_row_seconds(engine: Engine) -> float:
         return _quartile([_timed(engine, session, 1) for _ in range(ROUNDS)])
 
 
-def _measured(engine: Engine, widths: Sequence[int], context: int) -> tuple[float, ...]:
-    """Seconds by width behind so many tokens. Each round has a session of its own, because rows
-    that were forgotten may lie in its cache and be read.
+def _measured(
+    engine: Engine, widths: Sequence[int], context: int
+) -> tuple[tuple[float, ...], float]:
+    """Seconds by width behind so many tokens, and what a change of width costs: of each width, two
+    passes in a row, of which the first shows that. Each round has a session of its own, because
+    rows that were forgotten may lie in its cache and be read.
     """
-    times: list[list[float]] = [[] for _ in widths]
+    first: list[list[float]] = [[] for _ in widths]
+    steady: list[list[float]] = [[] for _ in widths]
     began = perf_counter()
     for done in range(ROUNDS):
         if done and perf_counter() - began > SECONDS:
@@ -131,10 +137,14 @@ def _measured(engine: Engine, widths: Sequence[int], context: int) -> tuple[floa
                 session.forward([7] * rows, chain_parents(rows), ())
                 session.keep(range(rows))
             for index, k in enumerate(widths):
-                times[index].append(_timed(engine, session, k))
-    quickest = [_quartile(each) for each in times]
+                first[index].append(_timed(engine, session, k))
+                steady[index].append(_timed(engine, session, k))
+    quickest = [_quartile(times) for times in steady]
     # A wider pass is never cheaper: where it seems so, the clock was disturbed.
-    return tuple(max(quickest[: i + 1]) for i in range(len(quickest)))
+    seconds = tuple(max(quickest[: i + 1]) for i in range(len(quickest)))
+    changes = [_quartile(times) for times in first[1:]]
+    change = median(map(float.__sub__, changes, quickest[1:])) if changes else 0.0
+    return seconds, max(0.0, change)
 
 
 def _quartile(times: Sequence[float]) -> float:

@@ -19,12 +19,14 @@ MEMORY, SURPRISE = 40, log(1.5)
 @dataclass(frozen=True, slots=True)
 class PassCosts:
     """Seconds of a forward pass over each of `widths` rows, ascending, the first 1, behind CONTEXT
-    tokens. `context_slope`: seconds that each token more adds to any pass, and to it for each of
-    its rows. `assumed`: nothing of it was measured.
+    tokens. `width_change`: what a pass costs on top when the one before it had another number of
+    rows. `context_slope`: seconds that each token more adds to any pass, and to it for each of its
+    rows. `assumed`: nothing of it was measured.
     """
 
     widths: tuple[int, ...]
     seconds: tuple[float, ...]
+    width_change: float = 0.0
     context_slope: tuple[float, float] = (0.0, 0.0)
     assumed: bool = False
 
@@ -85,7 +87,8 @@ class RunningCosts:
         self._scale += surprise / self._seen
         curve, ratio = self.curve, exp(self._scale)
         (each, row), times = curve.context_slope, tuple(ratio * time for time in curve.seconds)
-        self.now = PassCosts(curve.widths, times, (ratio * each, ratio * row), curve.assumed)
+        change, slope = ratio * curve.width_change, (ratio * each, ratio * row)
+        self.now = PassCosts(curve.widths, times, change, slope, curve.assumed)
 
 
 Costs = PassCosts | RunningCosts

@@ -132,7 +132,7 @@ class AdaptiveDraftLength(DraftLength):
         self._costs = costs
         self._call = call
         self._timed = 1  # rounds that showed what a call takes, what was given being one
-        self._context = CONTEXT
+        self._rows, self._context = 1, CONTEXT  # rows of the last pass
         self._plain_steps = self._tokens = float(MEMORY)  # that so many tokens cost lately
         # Of all rounds that could draft, one that reads the prompt or follows a grammar is none:
         self._rounds = self._drafting = self._depth = 0  # how many; that drafted; how deep in all
@@ -149,10 +149,12 @@ class AdaptiveDraftLength(DraftLength):
     def best(self, chances: Sequence[float], calls: int = 0) -> tuple[float, int]:
         """In seconds, over a round that takes no time and yields no guess."""
         token, costs, context = self._token, self._costs.now, self._context
-        earned, gains = 0.0, [-costs(1, context)]
-        for drafted, chance in enumerate(chances, 1):
-            earned += token * chance - calls * self._call
-            gains.append(earned - costs(1 + drafted, context))
+        earned, gains = 0.0, list[float]()
+        for drafted, chance in enumerate((0.0, *chances)):
+            earned += token * chance - (drafted > 0) * calls * self._call
+            # A change of width costs twice in the long run: sooner or later there is one back.
+            change = 2 * costs.width_change if 1 + drafted != self._rows else 0.0
+            gains.append(earned - costs(1 + drafted, context) - change)
         count = max(range(len(gains)), key=gains.__getitem__)
         return gains[count], count
 
@@ -172,8 +174,10 @@ class AdaptiveDraftLength(DraftLength):
             # Other work may have held it up: it counts as twice as long at most.
             seconds = min(outcome.draft_seconds / proposal.calls, 2 * self._call)
             self._call += (seconds - self._call) / self._timed
-        tokens, fade = len(outcome.tokens), 1 - 1 / MEMORY
-        spent = costs(1 + len(proposal.tokens), self._context) + proposal.calls * self._call
+        rows, tokens, fade = 1 + len(proposal.tokens), len(outcome.tokens), 1 - 1 / MEMORY
+        spent = costs(rows, self._context) + proposal.calls * self._call
+        spent += costs.width_change if rows != self._rows else 0.0
+        self._rows = rows
         self._plain_steps = fade * self._plain_steps + spent / costs.one_row
         self._tokens = fade * self._tokens + tokens
         if self._begun and not proposal.forced:

@@ -75,7 +75,14 @@ TIMES = "\N{MULTIPLICATION SIGN}"
 
 def predicted(sizes: Sizes, costs: PassCosts) -> float:
     """The speed-up over plain decoding that T(k) promises."""
-    return YIELDS[sizes] / costs.relative(sizes.rows)
+    return YIELDS[sizes] / _plain_steps(sizes, costs)
+
+
+def _plain_steps(sizes: Sizes, costs: PassCosts) -> float:
+    """The time of a full pass in one-token passes; the number of guesses differs from pass to pass,
+    and with it the width.
+    """
+    return (costs(sizes.rows) + costs.width_change) / costs(1)
 
 
 def choose_sizes(costs: PassCosts, model: str) -> tuple[Sizes, Decision]:
@@ -83,7 +90,7 @@ def choose_sizes(costs: PassCosts, model: str) -> tuple[Sizes, Decision]:
     if not costs.known:
         return USUAL, Decision(USUAL.values, why=f"{USUAL}: the usual sizes")
     sizes = max(LADDER, key=lambda sizes: predicted(sizes, costs))
-    gain, cost = predicted(sizes, costs), f"{costs.relative(sizes.rows):.2f}{TIMES}"
+    gain, cost = predicted(sizes, costs), f"{_plain_steps(sizes, costs):.2f}{TIMES}"
     why = f"{sizes}: a pass takes {cost} as long, for about {YIELDS[sizes]:.1f} tokens"
     against = (f"expected speed-up {gain:.2f}{TIMES}",) if gain <= 1 else ()
     return sizes, Decision(sizes.values, gain if model == MEASURED else 0.0, why, against)

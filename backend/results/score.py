@@ -102,6 +102,7 @@ class Score:
     overlaps: list[float] = field(default_factory=list)  # 1 - TV, row by row; []: not computed
     depths: Counter[tuple[int, int]] = field(default_factory=Counter)  # (drafted, accepted)
     widths: Counter[int] = field(default_factory=Counter)  # rows of a pass -> passes
+    last_rows: int = 1  # of the last pass
 
     costs: PassCosts = UNKNOWN_COSTS
     draft_cost: float = 0.0  # seconds of a pass of the draft
@@ -124,7 +125,7 @@ class Score:
             case CostsKnown():
                 each, row = event.context_slope
                 widths, passes = tuple(event.widths), tuple(event.passes)
-                self.costs = PassCosts(widths, passes, (each, row))
+                self.costs = PassCosts(widths, passes, event.width_change, (each, row))
                 self.draft_cost = event.draft
                 self._expect_anew()
             case Prefilled():
@@ -181,13 +182,14 @@ class Score:
             self.passes += 1
             self.widths[step.rows] += 1
             self.calls += step.calls
-            self._expect(step.rows, step.calls, count, self.length)
+            self._expect(step.rows, step.calls, count, self.length, self.last_rows)
         elif self.clock != "network":  # over which nobody knows how many passes came together
             self.passes += count - step.accepted
         self.length += count
         self.commits.append(Commit(self.seconds, count, step.rows, step.calls))
         self.step_at[len(self.moments)] = step
         self.state, self.prefilled = "decoding", self.prompt_tokens
+        self.last_rows = step.rows if self.steps else 1
         self.steps += 1
         self.moments.append(Moment(self.seconds, count, step.spans, self.steps))
         self.rows += step.rows
@@ -202,12 +204,13 @@ class Score:
             if part in step.seconds:
                 self.parts[part] = self.parts.get(part, 0.0) + step.seconds[part]
 
-    def _expect(self, rows: int, calls: int, tokens: int, length: int) -> None:
+    def _expect(self, rows: int, calls: int, tokens: int, length: int, before: int) -> None:
         """Add what a pass behind so much of the answer should have taken, and a plain one in its
-        place for each token that it committed.
+        place for each token that it committed; the pass before had `before` rows.
         """
         passed = self.costs(rows, self.prompt_tokens + length)
-        self.expected_seconds += passed + calls * self.draft_cost
+        changed = self.costs.width_change * (rows != before)
+        self.expected_seconds += passed + changed + calls * self.draft_cost
         self._expect_plainly(tokens, length)
 
     def _expect_plainly(self, tokens: int, length: int) -> None:
@@ -218,11 +221,11 @@ class Score:
         """Expect of all passes so far what the costs say that are known now."""
         self.expected_seconds = self.plain_seconds = 0.0
         self._expect_plainly(self.ahead, 0)
-        length = self.first_block + self.ahead
+        length, before = self.first_block + self.ahead, 1
         for commit in self.commits[1:]:
             if commit.rows:
-                self._expect(commit.rows, commit.calls, commit.tokens, length)
-            length += commit.tokens
+                self._expect(commit.rows, commit.calls, commit.tokens, length, before)
+            length, before = length + commit.tokens, commit.rows
 
     def token_at(self, character: int) -> int:
         """How many tokens of the answer were shown before the one that holds this character."""

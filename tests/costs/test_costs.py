@@ -28,7 +28,7 @@ from backend.engines.fake import FakeEngine
 from backend.errors import DerbyError
 from backend.types import ModelSpec
 
-CURVE = PassCosts((1, 2, 4, 8), (10.0, 12.0, 13.0, 19.0))
+CURVE = PassCosts((1, 2, 4, 8), (10.0, 12.0, 13.0, 19.0), 0.5)
 
 
 @given(st.integers(1, 100))
@@ -81,6 +81,7 @@ def test_measuring_finds_what_passes_take(monkeypatch: pytest.MonkeyPatch) -> No
     costs = measure(engine)
     assert costs.widths == WIDTHS
     assert costs.seconds == pytest.approx([0.01 + k / 1000 for k in WIDTHS])
+    assert costs.width_change == pytest.approx(0.0, abs=1e-9)
     assert costs.context_slope == pytest.approx((2e-6, 3e-7))
     assert costs(4, LONG_CONTEXT) == pytest.approx(0.014 + (LONG_CONTEXT - CONTEXT) * 3.2e-6)
     assert engine.open_sessions == 0
@@ -92,7 +93,7 @@ def test_a_large_model_is_measured_by_few_passes(monkeypatch: pytest.MonkeyPatch
     costs = measure(engine)
     assert costs.seconds == pytest.approx([1 + k / 10 for k in WIDTHS])
     assert costs.known
-    assert engine.forwards == 2 + len(WIDTHS), "one round takes long enough"
+    assert engine.forwards == 2 + 2 * len(WIDTHS), "one round takes long enough"
     assert engine.open_sessions == 0
 
 
@@ -116,7 +117,7 @@ def test_it_is_measured_once_and_again_when_asked(
     measured: list[PassCosts] = []
 
     def counting(_engine: object) -> PassCosts:
-        measured.append(PassCosts((1, 2), (1.0, 2.0 + len(measured)), (0.0, 0.0)))
+        measured.append(PassCosts((1, 2), (1.0, 2.0 + len(measured)), 0.0, (0.0, 0.0)))
         return measured[-1]
 
     monkeypatch.setattr(module, "measure", counting)

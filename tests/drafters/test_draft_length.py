@@ -81,6 +81,16 @@ def test_the_rule_comes_to_the_highest_rate_on_known_costs(chance: float, call: 
     assert per_second(depth) > 0.9 * max(per_second(k) for k in range(17))
 
 
+def test_a_change_of_width_is_paid_for() -> None:
+    """Where another number of rows costs time, a small gain is not worth it."""
+    steep = PassCosts(CURVE.widths, CURVE.seconds, width_change=5.0)
+    draft_length = AdaptiveDraftLength(steep, 0.0, 16)
+    assert count(AdaptiveDraftLength(CURVE, 0.0, 16), [0.3]) == 1
+    assert count(draft_length, [0.3]) == 0
+    draft_length.learn(outcome(1, 1))
+    assert count(draft_length, [0.9]) == 1, "now staying is what costs nothing"
+
+
 def test_a_token_is_as_dear_as_the_machine_is_slow_now() -> None:
     """A machine that had become slower drafted less: its tokens counted as of the quicker time."""
     costs = RunningCosts(CURVE)

@@ -251,7 +251,7 @@ FLAT = PassCosts((1, 64), (10.0, 10.0))
 STEEP = PassCosts((1, 16), (10.0, 40.0))
 
 
-@pytest.mark.parametrize("costs", [CURVE, FLAT, STEEP, PassCosts((1, 16), (10.0, 17.0))])
+@pytest.mark.parametrize("costs", [CURVE, FLAT, STEEP, PassCosts((1, 16), (10.0, 14.0), 3.0)])
 def test_the_best_setting_is_the_one_that_costs_promise_most_of(costs: PassCosts) -> None:
     sizes, decision = choose_sizes(costs, MEASURED)
     assert predicted(sizes, costs) == max(predicted(other, costs) for other in LADDER)

@@ -158,7 +158,7 @@ def test_what_is_no_json_of_ours_is_refused(data: bytes, said: str) -> None:
 def test_costs_of_other_widths_than_are_said_are_refused() -> None:
     said = document_of(race_of("kv"))
     for widths in ([1, 1], [4, 2], [1]):
-        said["events"] = [to_json(CostsKnown(0, [1, 2], [0.1, 0.2], 0.0))]
+        said["events"] = [to_json(CostsKnown(0, [1, 2], [0.1, 0.2], 0.0, 0.0))]
         assert from_bytes(json.dumps(said).encode()).events
         said["events"][0]["widths"] = widths
         assert "cost what no" in refusal(said)

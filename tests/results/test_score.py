@@ -95,8 +95,8 @@ def test_the_moments_of_a_column_replay_it() -> None:
 
 def test_costs_that_were_corrected_hold_for_all_passes() -> None:
     """The speed-up of the first rounds was predicted by a curve that later ones proved wrong."""
-    wrong = CostsKnown(0, [1, 8], [0.2, 0.9], 0.0)
-    right = CostsKnown(0, [1, 8], [0.2, 0.34], 0.0, [1e-4, 1e-5])
+    wrong = CostsKnown(0, [1, 8], [0.2, 0.9], 0.0, 0.0)
+    right = CostsKnown(0, [1, 8], [0.2, 0.34], 0.01, 0.0, [1e-4, 1e-5])
     beginning, *rest = SPECULATIVE
     known = scored(beginning, right, *rest)
     corrected = scored(beginning, wrong, *rest[:-1], right, rest[-1])
