@@ -268,7 +268,10 @@ def parse_column(text: str, own: GrammarSource | None = None) -> Column:
     "grammar=own" means `own`, which is also the grammar of a column that has one by default, unless
     it names another. Raises DerbyError for anything else.
     """
-    head, _, rest = _spelled_out(text.strip()).partition(":")
+    spelled = text.strip()
+    if served := _SERVED.fullmatch(spelled):  # a server's column as its strategy's with settings
+        spelled = f"{SERVER.name}:at={','.join(filter(None, served.groups()))}"
+    head, _, rest = spelled.partition(":")
     name, at, place = head.partition("@")
     column = default_column(name)
     values: dict[str, Any] = {}
@@ -288,26 +291,22 @@ def parse_column(text: str, own: GrammarSource | None = None) -> Column:
     return column.with_settings(values).on(model)
 
 
-def _spelled_out(text: str) -> str:
-    """The text of a column, that of a server's as a strategy's with settings."""
-    served = _SERVED.fullmatch(text)
-    return f"{SERVER.name}:at={','.join(filter(None, served.groups()))}" if served else text
-
-
 def _place(text: str, column: str, strategy: Strategy) -> OwnModel:
     """The part after "@": engine, precision, device, each at most once, in this order; no engine
     where a library is one.
     """
     engine = precision = device = ""
     declared = strategy.library.declaration if strategy.library else None
+    known = (*engines(), *all_precisions())
     for part in map(str.strip, text.split("/")):
-        precisions = declared.precisions if declared else _precisions(engine)
+        on = declared or (engine_named(engine) if engine else None)
+        precisions = on.precisions if on else all_precisions()
         if part in engines() and not (declared or engine or precision or device):
             engine = part
         elif part in precisions and not (precision or device):
             precision = part
-        elif not device and _may_be_device(part):
-            device = part
+        elif not (device or part in known) and part.replace(".", "").isalnum():
+            device = part  # of some machine, such as CPU or GPU.1
         else:
             raise _misplaced(part, column)
     return OwnModel("", engine, precision, device)
@@ -317,12 +316,3 @@ def _misplaced(part: str, column: str) -> DerbyError:
     return DerbyError(
         f"{part!r:.60} in column {column!r:.80} is not an engine, precision or device: remove it."
     )
-
-
-def _may_be_device(part: str) -> bool:
-    """Tell whether this could be some machine's device, such as CPU or GPU.1."""
-    return part not in (*engines(), *all_precisions()) and part.replace(".", "").isalnum()
-
-
-def _precisions(engine: str) -> tuple[str, ...]:
-    return engine_named(engine).precisions if engine else all_precisions()

@@ -23,7 +23,6 @@ Values = Mapping[str, Any]
 #: What every local column has, beside its strategy's own settings.
 TAKEN = {"cache", "grammar", "model", "engine", "precision", "device"}
 
-
 #: What a column's drafter needs loaded: a trained head's file, a model, what opens a network that
 #: the strategy has loaded itself, or nothing. A model that cannot be had fails the column, but for
 #: a copy of the target (a model of its name): without that the drafter is built, and is told why.
@@ -76,18 +75,17 @@ def build_nothing(_inputs: DrafterInputs) -> Drafter:
 class Strategy:
     """One way to decode.
 
-    settings: its own; `Column` adds those that every column has. build: makes the drafter of a
-    column, and raises DerbyError for what the target cannot do. weights: what that needs loaded.
-    scratch_depth: positions beyond the last token that scratch rows may reach. equivalent: what
-    it amounts to in libraries. verified: settings that `verify` checks. candidates: settings
-    that `tune` tries. keeps_text: whether the text is the plain one's at any temperature, and not
-    only drawn from the same distribution.
-
+    settings: its own; `Column` adds those that every column has.
+    build: makes a column's drafter; raises DerbyError for what the target cannot do.
+    weights: what that needs loaded.
+    scratch_depth: positions beyond the last token that scratch rows may reach.
+    equivalent: what it amounts to in libraries.
+    keeps_text: whether it draws the plain one's text, or only from the same distribution.
+    verified, candidates: settings that `verify` checks and `tune` tries.
     keeps_cache: False computes the whole text again for every token, up to the photo finish.
-    grammar: the default of its grammar setting. library: what decodes in place of our loop; None:
-    our loop does.
-    gist: what it does in about six words, by its settings if need be, with "{grammar}" for its
-    grammar; "": the description says it.
+    grammar: the default of its grammar setting.
+    library: what decodes in place of our loop.
+    gist: what it does in about six words, with "{grammar}" for its grammar; "": the description.
     """
 
     name: str
@@ -114,22 +112,12 @@ class Strategy:
         if len(set(names)) < len(names) or (self.ours and set(names) & TAKEN):
             raise ValueError(f"strategy {self.name!r}: names {names}")
         for setting in self.settings:
-            if not _takes(setting, setting.default):
-                raise ValueError(f"strategy {self.name!r}: {setting.name}={setting.default}")
+            try:
+                setting.parse(setting.default, setting.name)
+            except DerbyError as error:
+                raise ValueError(f"strategy {self.name!r}: {error}") from error
             if set(setting.fixes) - set(names):
                 raise ValueError(f"strategy {self.name!r}: {setting.name} fixes {setting.fixes}")
-        self._require_runs()
-
-    def _require_runs(self) -> None:
-        """Raise ValueError for settings to verify or to tune with that it does not have."""
-        fields = {setting.name: setting for setting in self.settings}
-        texts = [*self.verified, *(candidate.settings for candidate in self.candidates)]
-        parts = [part for text in texts for part in text.split(",") if part]
-        parts += [f"k={each.longest}" for each in self.candidates if each.longest]
-        for part in parts:
-            name, _, value = part.partition("=")
-            if name not in TAKEN and not (name in fields and _parses(fields[name], value)):
-                raise ValueError(f"strategy {self.name!r}: runs {part!r}")
 
     @property
     def ours(self) -> bool:
@@ -160,17 +148,3 @@ class Strategy:
     def plain(self) -> bool:
         """True if other columns with its grammar and model must write what it writes."""
         return self.ours and self.keeps_cache and not self.guesses
-
-
-def _takes(setting: Setting, value: Any) -> bool:
-    """Tell whether the setting keeps the value as it is."""
-    return _parses(setting, value) and setting.parse(value, setting.name) == value
-
-
-def _parses(setting: Setting, value: Any) -> bool:
-    """Tell whether the value is one that the setting can be."""
-    try:
-        setting.parse(value, setting.name)
-    except DerbyError:
-        return False
-    return True

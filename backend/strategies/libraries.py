@@ -23,10 +23,13 @@ LOOKUP_TOKENS = WholeNumber(
 )
 DRAFT_TOKENS = WholeNumber("k", "k", K_HELP, 4, 1, 32)
 
-DRAFT_HELP = "A smaller model that guesses."
-
 #: Tokens that other libraries look up where llama.cpp's usual number is not said.
 USUAL_LOOKUP = 10
+
+
+def _draft(*copies: tuple[str, str]) -> ModelChoice:
+    options = ((NO_DRAFT, "none"), *copies)
+    return ModelChoice("draft", "Draft", "A smaller model that guesses.", NO_DRAFT, options)
 
 
 def equivalent(values: Values) -> Equivalent:
@@ -48,17 +51,7 @@ TRANSFORMERS = Strategy(
     "transformers",
     "What transformers' generate() does: plain, with prompt lookup, or with a draft.",
     gist="transformers' own generate()",
-    settings=(
-        LOOKUP_TOKENS,
-        ModelChoice(
-            "draft",
-            "Draft",
-            DRAFT_HELP,
-            NO_DRAFT,
-            ((NO_DRAFT, "none"),),
-        ),
-        DRAFT_TOKENS,
-    ),
+    settings=(LOOKUP_TOKENS, _draft(), DRAFT_TOKENS),
     equivalent=equivalent,
     keeps_text=lambda _values: False,
     verified=(),
@@ -72,13 +65,7 @@ OPENVINO_GENAI = Strategy(
     gist="openvino-genai's own LLMPipeline",
     settings=(
         LOOKUP_TOKENS,
-        ModelChoice(
-            "draft",
-            "Draft",
-            DRAFT_HELP,
-            NO_DRAFT,
-            ((NO_DRAFT, "none"), ("int4", "int4 copy"), ("int8", "int8 copy")),
-        ),
+        _draft(("int4", "int4 copy"), ("int8", "int8 copy")),
         DRAFT_TOKENS,
         grammar_choice(None),
     ),
@@ -99,20 +86,9 @@ LLAMACPP = Strategy(
             "Drafting",
             "How the server drafts (--spec-type).",
             NO_DRAFT,
-            (
-                (NO_DRAFT, "none"),
-                ("ngram-simple", "ngram-simple"),
-                ("ngram-mod", "ngram-mod"),
-                ("draft-mtp", "draft-mtp"),
-            ),
+            tuple((kind, kind) for kind in (NO_DRAFT, "ngram-simple", "ngram-mod", "draft-mtp")),
         ),
-        ModelChoice(
-            "draft",
-            "Draft",
-            DRAFT_HELP,
-            NO_DRAFT,
-            ((NO_DRAFT, "none"),),
-        ),
+        _draft(),
         WholeNumber("k", "k", "Tokens guessed per pass; 0: its own default.", 0, 0, 64),
         grammar_choice(None),
     ),
@@ -128,12 +104,8 @@ SERVER = Strategy(
     "An OpenAI-compatible server, by its own clock or over the network.",
     gist="Another server",
     settings=(
-        ServerChoice(
-            "at",
-            "Server",
-            "Its name or address.",
-            "http://127.0.0.1:8080",  # where llama.cpp's listens
-        ),
+        # The usual one is where llama.cpp's listens.
+        ServerChoice("at", "Server", "Its name or address.", "http://127.0.0.1:8080"),
         TextLine("model", "Model", "The model's name there; first: the first listed.", ANY_MODEL),
     ),
     keeps_text=lambda _values: False,

@@ -1,6 +1,5 @@
 """Prompt lookup as a strategy."""
 
-from backend.drafters.draft_length import DraftLength
 from backend.drafters.prompt_lookup import PromptLookup
 from backend.strategies.declaration import Candidate, DrafterInputs, Strategy
 from backend.strategies.equivalent import Equivalent
@@ -11,19 +10,7 @@ NGRAM, BRANCHES = 3, 2
 
 
 def build(inputs: DrafterInputs) -> PromptLookup:
-    ngram, branches = inputs.values["ngram"], inputs.values["branches"]
-    return lookup_of(inputs, inputs.draft_length(), ngram, branches)
-
-
-def lookup_of(
-    inputs: DrafterInputs,
-    length: DraftLength,
-    ngram: int = NGRAM,
-    branches: int = BRANCHES,
-    declined: tuple[str, ...] = (),
-) -> PromptLookup:
-    """`declined`: see Decision."""
-    return PromptLookup(length, ngram, branches, declined)
+    return PromptLookup(inputs.draft_length(), inputs.values["ngram"], inputs.values["branches"])
 
 
 LOOKUP = Strategy(

@@ -83,19 +83,13 @@ class Flag(Setting):
 
 @dataclass(frozen=True, slots=True)
 class Choice(Setting):
-    """One of `options`: the value as it is written, and the label to show for it. `aliases` are
-    other words for some of them.
-    """
+    """One of `options`: the value as it is written, and the label to show for it."""
 
     options: tuple[tuple[str, str], ...]
-    aliases: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
     def kind(self) -> Any:
         return Literal[tuple(value for value, _ in self.options)]
-
-    def parse(self, value: Any, title: str) -> str:
-        return Setting.parse(self, self.aliases.get(str(value).lower(), value), title)
 
 
 @dataclass(frozen=True, slots=True)

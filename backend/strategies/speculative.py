@@ -8,18 +8,13 @@ from backend.decoding.sampling import COLDEST, DraftSampler, IndependentSampler
 from backend.decoding.verification import KEYED, DistributionVerifier
 from backend.drafters.hybrid import Hybrid
 from backend.drafters.network_drafter import NetworkDrafter
+from backend.drafters.prompt_lookup import PromptLookup
 from backend.engines.base import Engine, no_trained_draft
 from backend.engines.heads.file import HEAD_SUFFIX, head_for
 from backend.engines.registry import all_precisions, copy_spec
-from backend.strategies.declaration import (
-    Candidate,
-    DrafterInputs,
-    Strategy,
-    Values,
-    Weights,
-)
+from backend.strategies.declaration import Candidate, DrafterInputs, Strategy, Values, Weights
 from backend.strategies.equivalent import Equivalent
-from backend.strategies.lookup import lookup_of
+from backend.strategies.lookup import BRANCHES, NGRAM
 from backend.strategies.settings import AUTO, K_HELP, NAMED_SIZE, Choice, ModelChoice, WholeNumber
 from backend.types import ModelSpec
 
@@ -59,7 +54,8 @@ def build(inputs: DrafterInputs) -> Drafter:
     length, tokenizer = inputs.draft_length(), inputs.target.tokenizer
     if inputs.draft is None:
         # A copy of the target that cannot be had: prompt lookup needs none.
-        return lookup_of(inputs, length, declined=(f"prompt lookup alone: {inputs.missing}",))
+        missing = (f"prompt lookup alone: {inputs.missing}",)
+        return PromptLookup(length, NGRAM, BRANCHES, missing)
     drafter = NetworkDrafter(
         inputs.draft,
         _sampler(inputs),
@@ -70,7 +66,7 @@ def build(inputs: DrafterInputs) -> Drafter:
     )
     if inputs.values["draft"] != HYBRID:
         return drafter
-    return Hybrid(lookup_of(inputs, length), drafter, length)
+    return Hybrid(PromptLookup(length, NGRAM, BRANCHES), drafter, length)
 
 
 def keeps_text(values: Values) -> bool:
@@ -92,29 +88,14 @@ def equivalent(values: Values) -> Equivalent:
     return Equivalent(draft=draft, k=k)
 
 
-def _gist(values: Values) -> str:
-    """Who guesses."""
-    if values["draft"] == HYBRID:
-        return "Lookup plus draft"
-    return "A draft guesses"
-
-
 SPECULATIVE = Strategy(
     "speculative",
     "Speculative",
     "A draft guesses up to k tokens, and the model checks them all in one pass.",
-    gist=_gist,
+    gist=lambda values: "Lookup plus draft" if values["draft"] == HYBRID else "A draft guesses",
     settings=(
         AUTO,
-        WholeNumber(
-            "k",
-            "k",
-            K_HELP,
-            8,
-            1,
-            16,
-            fixes=NAMED_SIZE,
-        ),
+        WholeNumber("k", "k", K_HELP, 8, 1, 16, fixes=NAMED_SIZE),
         ModelChoice(
             "draft",
             "Draft",
@@ -133,7 +114,6 @@ SPECULATIVE = Strategy(
             "The text of KV reuse, or another that is just as likely, with more guesses accepted.",
             TEXT,
             ((TEXT, "same text"), (DISTRIBUTION, "same distribution")),
-            {"same text": TEXT, "same distribution": DISTRIBUTION},
         ),
     ),
     build=build,

@@ -50,6 +50,9 @@ def test_a_strategy_is_whole(strategy: Strategy) -> None:
     assert set(settings_of(strategy)) == set(column.settings())
     assert ("cache" in column.settings()) == (local and strategy.keeps_cache)
     assert local <= ("grammar" in column.settings())
+    longest = [f"k={each.longest}" for each in strategy.candidates if each.longest]
+    for run in (*strategy.verified, *(each.settings for each in strategy.candidates), *longest):
+        assert parse_column(f"{strategy.name}:{run}").name == strategy.name
 
 
 def number(name: str = "size", default: int = 3, **more: Any) -> WholeNumber:
@@ -75,13 +78,7 @@ WHOLE = Strategy("ours", "Ours", "A way to decode.", (number(),))
         {"settings": (number(default=10),)},
         {"settings": (number(default=0),)},
         {"settings": (number(fixes={"auto": False}),)},
-        {"verified": ("size=10",)},
-        {"verified": ("sise=3",)},
-        {"verified": "size=3"},
-        {"candidates": (Candidate("size=3,sise=3"),)},
-        {"candidates": (Candidate(longest=8),)},
         {"settings": (Choice("auto", "Auto", "Help.", "c", (("a", "A"), ("b", "B"))),)},
-        {"settings": (Choice("auto", "Auto", "Help.", "x", (("a", "A"),), aliases={"x": "a"}),)},
     ],
 )
 def test_a_slip_in_a_declaration_is_refused_at_once(slip: dict[str, Any]) -> None:
