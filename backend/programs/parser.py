@@ -1,27 +1,23 @@
 """The parser of prompt programs: text with {{tags}} becomes frozen nodes; nothing runs here."""
 
 import re
-from dataclasses import dataclass, field
-from itertools import groupby
+from dataclasses import dataclass
 
 from backend.errors import DerbyError, beyond, either, unknown
 
 MAX_NODES = 1_000
 MAX_TEXT = 65_536
-MAX_DEPTH = 10
-MAX_TIMES = 1_000
 MAX_CHOICES = 64
 MAX_REGEX = 1_000
 
 OPTIONS = ("max_tokens", "stop", "temperature", "regex")
-TAGS = ("gen", "select", "repeat", "end", "assistant")
+TAGS = ("gen", "select", "assistant")
 
-_PROGRAM = re.compile(r"\{\{[ \t\r\n]*(?:gen|select|repeat|assistant)\b")
+_PROGRAM = re.compile(r"\{\{[ \t\r\n]*(?:gen|select|assistant)\b")
 # In {{{x}} the tag is the inner pair, so that a JSON object may begin right before a tag.
 _OPEN = re.compile(r"\{\{(?!\{)")
 _SPACE = re.compile(r"[ \t\r\n]*+")
 _CLOSE = re.compile("}}")
-_CLOSE_LINE = re.compile(r"}}(?:\r?\n)?")
 _EQUALS = re.compile("=")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*+")
 _BARE = re.compile(r'[^ \t\r\n"{}]++')
@@ -74,18 +70,14 @@ Node = Text | Gen | Select | Value
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A parsed program. Repeats are expanded, adjacent texts are merged, and none is empty. If
-    `user` is "", there is no separate user's turn.
-    """
+    """A parsed program; no text is empty. If `user` is "", there is no separate user's turn."""
 
     nodes: tuple[Node, ...]
     user: str = ""
 
 
 def is_program(text: str) -> bool:
-    """Whether the text has a tag other than {{name}} or {{end}}. Other kinds of templates have
-    none.
-    """
+    """Whether the text has a tag other than {{name}}. Other kinds of templates have none."""
     return _PROGRAM.search(text) is not None
 
 
@@ -94,46 +86,29 @@ def parse_program(text: str) -> Program:
     return _Parser(text).parse()
 
 
-@dataclass(slots=True)
-class _Block:
-    """The outermost level, or the part between a {{repeat}} (at `at`) and its {{end}}."""
-
-    at: int = 0
-    times: int = 1
-    nodes: list[Node] = field(default_factory=list)  # adjacent texts unmerged: joined once, at last
-    size: int = 0  # how many nodes there are once merged
-    characters: int = 0
-
-    def text(self) -> str:
-        return "".join(node.text for node in self.nodes if isinstance(node, Text))
-
-    def merged(self) -> list[Node]:
-        merged: list[Node] = []
-        for kind, group in groupby(self.nodes, type):
-            run = list(group)
-            merged += [Text(_Block(nodes=run).text())] if kind is Text else run
-        return merged
-
-
 class _Parser:
     def __init__(self, text: str) -> None:
         self.text = text
         self.at = 0  # the next character to read
         self.tag = 0  # where the tag being read begins
-        self.blocks = [_Block()]
+        self.nodes: list[Node] = []
         self.slots: dict[str, int] = {}  # where each name first stands
         self.user: str | None = None
 
     def parse(self) -> Program:
+        self._range("length of the program", len(self.text), 0, MAX_TEXT)
         while opening := _OPEN.search(self.text, self.at):
-            self._add(Text(self.text[self.at : opening.start()]), self.at)
+            self._add_text(opening.start())
             self.tag, self.at = opening.span()
             self._read_tag()
-        self._add(Text(self.text[self.at :]), self.at)
-        block = self.blocks[-1]
-        self._check(len(self.blocks) == 1, block.at, "{{repeat}} without {{end}}")
+            self._range("pieces", len(self.nodes), self.tag, MAX_NODES)
+        self._add_text(len(self.text))
         self._check(self.slots, 0, "no slot: add a {{gen}}")
-        return Program(tuple(block.merged()), self.user or "")
+        return Program(tuple(self.nodes), self.user or "")
+
+    def _add_text(self, end: int) -> None:
+        if end > self.at:
+            self.nodes.append(Text(self.text[self.at : end]))
 
     def _read_tag(self) -> None:
         word = self._match(_WORD)
@@ -142,24 +117,20 @@ class _Parser:
                 self._slot(self._gen())
             case "select":
                 self._slot(self._select())
-            case "repeat":
-                self._repeat()
-            case "end":
-                self._end()
             case "assistant":
                 self._assistant()
             case str(name):
                 self._close()
                 problem = f"no earlier slot is named {name!r:.60}: to write braces, put a space"
                 self._check(name in self.slots, self.tag, f"{problem} between them")
-                self._add(Value(name), self.tag)
+                self.nodes.append(Value(name))
             case _:
                 raise self._expected(f"{either(TAGS)}, or a slot's name")
 
     def _slot(self, slot: Slot) -> None:
         self._close()
         self.slots.setdefault(slot.name, self.tag)
-        self._add(slot, self.tag)
+        self.nodes.append(slot)
 
     def _gen(self) -> Gen:
         name = self._name()
@@ -195,41 +166,14 @@ class _Parser:
             self._check(option not in options[:i], at, f"{option!r:.60} is given twice")
         return Select(name, tuple(options))
 
-    def _repeat(self) -> None:
-        times = int(self._number("repeat", _WHOLE, 1, MAX_TIMES))
-        self._close(_CLOSE_LINE)
-        self._range("depth", len(self.blocks), self.tag, MAX_DEPTH)
-        self.blocks.append(_Block(self.tag, times))
-
-    def _end(self) -> None:
-        self._close(_CLOSE_LINE)
-        self._check(len(self.blocks) > 1, self.tag, "{{end}} without {{repeat}}")
-        block = self.blocks.pop()
-        # Copies are added one node at a time, so that the first one past a limit ends it.
-        nodes = block.merged()
-        for _ in range(block.times if nodes else 0):
-            for node in nodes:
-                self._add(node, block.at)
-
     def _assistant(self) -> None:
         self._close()
-        user, first = self.blocks[0], self.user is None
-        self.user = user.text()
-        alone = first and len(self.blocks) == 1 and not self.slots and self.user.strip()
-        problem = "{{assistant}} must stand once, behind a text without slots and repeats"
+        first = self.user is None
+        self.user = self.text[: self.tag]
+        alone = first and not self.slots and self.user.strip()
+        problem = "{{assistant}} must stand once, behind a text without slots"
         self._check(alone, self.tag, problem)
-        self.blocks = [_Block(characters=user.characters)]
-
-    def _add(self, node: Node, at: int) -> None:
-        block = self.blocks[-1]
-        is_text = isinstance(node, Text)
-        if is_text and not node.text:
-            return
-        block.characters += len(node.text) if is_text else 0
-        block.size += not (is_text and block.nodes and isinstance(block.nodes[-1], Text))
-        block.nodes.append(node)
-        self._range("pieces", block.size, at, MAX_NODES)
-        self._range("length of text", block.characters, at, MAX_TEXT)
+        self.nodes = []
 
     def _name(self) -> str:
         at, name = self._string()
@@ -261,8 +205,8 @@ class _Parser:
             return found.start(), _ESCAPE.sub(lambda escape: _ESCAPED[escape[1]], found[1])
         raise self._expected("a string in double quotes")
 
-    def _close(self, pattern: re.Pattern[str] = _CLOSE) -> None:
-        if not self._match(pattern):
+    def _close(self) -> None:
+        if not self._match(_CLOSE):
             raise self._expected("}}")
 
     def _match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:

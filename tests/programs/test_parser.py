@@ -1,9 +1,7 @@
 """Prompt programs: what the tags mean, where each error is, and that no text is too hostile."""
 
-import tracemalloc
-
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from backend.errors import DerbyError
@@ -84,15 +82,9 @@ def test_escapes_are_four_and_any_other_backslash_stays(written: str, meant: str
     assert parse_program(f'{{{{gen "x" regex="{written}"}}}}').nodes == (Gen("x", regex=meant),)
 
 
-def test_repeat_is_expanded_and_takes_its_newlines_along() -> None:
-    source = 'a\n{{repeat 2}}\n- {{gen "x"}}\n{{repeat 2}}\r\n!{{end}}\n\n{{end}}\nb'
-    once = (Gen("x"), Text("\n!!\n- "), Gen("x"), Text("\n!!\nb"))
-    assert parse_program(source).nodes == (Text("a\n- "), *once)
-
-
 def test_the_assistants_turn_begins_at_its_tag() -> None:
-    source = '{{repeat 2}}Hi. {{end}}Why?\n{{assistant}}Because {{gen "x"}}'
-    assert parse_program(source) == Program((Text("Because "), Gen("x")), "Hi. Hi. Why?\n")
+    source = 'Why?\n{{assistant}}Because {{gen "x"}}'
+    assert parse_program(source) == Program((Text("Because "), Gen("x")), "Why?\n")
 
 
 def test_a_tag_may_stand_in_json_braces() -> None:
@@ -105,7 +97,7 @@ def test_a_tag_may_stand_in_json_braces() -> None:
     [
         ('{{gen "x"}}', True),
         ("{{ select", True),
-        ("{{{repeat", True),
+        ("{{{gen", True),
         ("{{assistant}}", True),
         ("", False),
         ("{{generate}}", False),
@@ -131,7 +123,7 @@ def test_plain_prompts_with_braces_are_left_alone(text: str, *, expected: bool) 
         ("{{gen x}}", 1, 7, "double quotes"),
         ('{{gen "1x"}}', 1, 7, "'1x'"),
         ('{{gen "x\\n"}}', 1, 7, "name"),
-        ('{{gen "end"}}', 1, 7, "'end'"),
+        ('{{gen "gen"}}', 1, 7, "'gen'"),
         ('{{gen "x}}\n"', 1, 7, "double quotes"),
         ('{{gen "x\\"', 1, 7, "double quotes"),
         ('{{gen "x" top=1}}', 1, 11, "'top'"),
@@ -153,24 +145,12 @@ def test_plain_prompts_with_braces_are_left_alone(text: str, *, expected: bool) 
         (f'{{{{select "x" "{"|".join(map(str, range(65)))}"}}}}', 1, 14, "is 65"),
         ('{{select "x" "a||b"}}', 1, 14, "is empty"),
         ('{{select "x" "a|b|a"}}', 1, 14, "'a' is given twice"),
-        ('a\n{{gen "x"}}{{end}}', 2, 12, "without {{repeat}}"),
-        ('{{repeat 2}}\n {{repeat 3}}{{gen "x"}}{{end}}', 1, 1, "{{repeat}} without {{end}}"),
-        ("{{repeat 0}}{{end}}", 1, 10, "between 1 and 1000"),
-        ("{{repeat}}{{end}}", 1, 9, "a number"),
-        ("{{repeat 2}}" * 11, 1, 121, "between 0 and 10"),
+        ('{{repeat 2}}{{gen "x"}}', 1, 10, "}} must stand where"),
         ("u{{assistant}}{{assistant}}", 1, 15, "once"),
-        ("u{{repeat 1}}{{assistant}}{{end}}", 1, 14, "without slots and repeats"),
         ('u{{gen "x"}}{{assistant}}', 1, 13, "without slots"),
         (' {{assistant}}{{gen "x"}}', 1, 2, "behind a text"),
-        ('{{repeat 501}}{{gen "x"}}.{{end}}', 1, 1, "between 0 and 1000"),
-        (f"a\n{{{{repeat 2}}}}{'a' * MAX_TEXT}{{{{end}}}}", 2, 1, "65536"),
-        (
-            f'{"a" * MAX_TEXT}{{{{assistant}}}}\n{{{{gen "x"}}}}',
-            1,
-            65_550,
-            "65536",
-        ),
-        (f'{{{{gen "x"}}}}{"a" * (MAX_TEXT + 1)}', 1, 12, "65536"),
+        ('{{gen "x"}}.' * 501, 1, 6001, "between 0 and 1000"),
+        (f'{{{{gen "x"}}}}{"a" * MAX_TEXT}', 1, 1, "65536"),
     ],
 )
 def test_an_error_is_one_sentence_that_names_its_place(
@@ -186,31 +166,15 @@ def test_an_error_is_one_sentence_that_names_its_place(
 
 
 def test_the_limits_themselves_are_allowed() -> None:
-    source = '{{repeat 10}}{{repeat 50}}{{gen "x"}}.{{end}}{{end}}'
-    assert len(parse_program(source).nodes) == MAX_NODES
-    source = "".join(["{{repeat 2}}"] * 10 + ["a" * 64] + ["{{end}}"] * 10 + ['{{gen "x"}}'])
-    assert parse_program(source).nodes == (Text("a" * MAX_TEXT), Gen("x"))
-
-
-@pytest.mark.parametrize("body", ["", "a", "a" * 60_000, '{{gen "x"}}', '{{gen "x"}}a'])
-def test_nested_repeats_cannot_blow_up(body: str) -> None:
-    source = '{{gen "x"}}' + "{{repeat 1000}}" * 10 + body + "{{end}}" * 10
-    tracemalloc.start()
-    try:
-        if body:
-            with pytest.raises(DerbyError, match=r"1000|65536"):
-                parse_program(source)
-        else:
-            assert parse_program(source).nodes == (Gen("x"),)
-        assert tracemalloc.get_traced_memory()[1] < 10_000_000
-    finally:
-        tracemalloc.stop()
+    assert len(parse_program('{{gen "x"}}.' * 500).nodes) == MAX_NODES
+    text = "a" * (MAX_TEXT - len('{{gen "x"}}'))
+    assert parse_program(text + '{{gen "x"}}').nodes == (Text(text), Gen("x"))
 
 
 PIECES = st.sampled_from(
     [
         *["{{", "}}", "{", '"', "\\", "|", "=", " ", "\n", "\r", "\0", "é", "²", "7", "\ud800"],
-        *["{{gen ", "{{select ", "{{repeat 3}}", "{{repeat 999}}", "{{end}}", "{{assistant}}"],
+        *["{{gen ", "{{select ", "{{assistant}}"],
         *['"x"', '"a|b"', " stop=", " max_tokens=", " temperature=", " regex=", "{{x}}"],
         *['{{gen "x"}}', '{{select "x" "a|b"}}', "word"],
     ]
@@ -218,7 +182,6 @@ PIECES = st.sampled_from(
 
 
 @given(st.lists(PIECES, max_size=40).map("".join) | st.text())
-@example("{{repeat 999}}{{repeat 999}}{{repeat 999}}{{end}}{{end}}{{end}}")
 def test_any_text_parses_or_raises_a_derby_error(source: str) -> None:
     try:
         program = parse_program(source)

@@ -36,8 +36,10 @@ BUILT_IN = ModelSpec()
 PROGRAM = """A form.
 Colour: {{select "colour" "red|green|blue"}}
 Number: {{gen "n" regex="[0-9]+" max_tokens=5}}
-{{repeat 3}}Word: {{gen "w" max_tokens=7 stop="e" stop=" "}}
-{{end}}Again {{colour}} and {{w}}: {{gen "last" max_tokens=4 temperature=1.5}}"""
+Word: {{gen "w" max_tokens=7 stop="e" stop=" "}}
+Word: {{gen "w" max_tokens=7 stop="e" stop=" "}}
+Word: {{gen "w" max_tokens=7 stop="e" stop=" "}}
+Again {{colour}} and {{w}}: {{gen "last" max_tokens=4 temperature=1.5}}"""
 COLUMNS = ("kv", "stateless", "speculative:k=3", "lookahead", "lookup")
 
 
