@@ -12,8 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from backend.decoding.drafter import NOTHING, Decision, Drafter
-from backend.decoding.hidden_states import KnownStates
+from backend.decoding.drafter import NOTHING, Decision, Drafter, KnownStates
 from backend.decoding.sampling import DraftSampler, Pair, penalize
 from backend.decoding.verification import KEYED, Verifier
 from backend.drafters.draft_length import Acceptance, DraftLength, Guess, Path

@@ -9,24 +9,48 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from backend.decoding.constraint import Constraint
+import numpy as np
+
+from backend.decoding.constraint import UNMASKED, Constraint, Masks
 from backend.decoding.context import Context
 from backend.decoding.digits import rounded
+from backend.decoding.drafter import NOTHING
 from backend.decoding.loop import Answer, Parts
 from backend.decoding.sampling import Sampler
 from backend.errors import DerbyError
 from backend.events import Event, Fed, Filled, Finished, Reason
 from backend.grammar.compile import regex_literal
 from backend.grammar.sources import GrammarSource
-from backend.programs.healing import Healing
 from backend.programs.parser import Gen, Program, Select, Slot, Text, Value
-from backend.types import Request, Sampling
+from backend.types import Proposal, Request, Sampling
 
 #: Makes the constraint of a slot whose text begins with the given one, then is one of the grammar.
 Compile = Callable[[GrammarSource, str], Constraint]
 
 #: Reasons for which a slot's end is the end of the column.
 FATAL = ("context full", "stopped")
+
+
+class Healing(Constraint):
+    """Token healing: the last token of fixed text is taken back, and the first one of what replaces
+    it must be one of `allowed`. A prompt that ends in "http:" makes "//" unlikely, because texts
+    spell "http://" with the token "://".
+    """
+
+    def __init__(self, allowed: Sequence[int], vocab_size: int) -> None:
+        self._first = np.zeros(vocab_size, dtype=np.bool_)
+        self._first[list(allowed)] = True
+        self._done = False
+
+    def cut(self, proposal: Proposal) -> Proposal:
+        """Nothing is drafted for the first token, which is sampled under the mask."""
+        return proposal if self._done else NOTHING
+
+    def masks_along(self, proposal: Proposal) -> Masks:
+        return UNMASKED if self._done else Masks(self._first[None])
+
+    def advance(self, tokens: Sequence[int]) -> None:
+        self._done = self._done or bool(tokens)
 
 
 def run_program(

@@ -19,9 +19,8 @@ from backend.errors import DerbyError
 from backend.events import Decided, Event, Fed, Filled, Step
 from backend.grammar.constraint import GrammarCompiler
 from backend.grammar.sources import GrammarSource
-from backend.programs.healing import Healing
 from backend.programs.parser import Gen, parse_program
-from backend.programs.runner import run_program, slot_grammar, slot_grammars
+from backend.programs.runner import Healing, run_program, slot_grammar, slot_grammars
 from backend.racing.hosts.host import InlineHost
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
