@@ -13,7 +13,7 @@ by (seed, position, purpose, serial number): none is used twice.
 from collections.abc import Sequence
 from functools import lru_cache
 from math import log
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,22 +45,6 @@ class Pair(NamedTuple):
     gap: float
     second: int
     draw: Draw | None = None
-
-
-class DraftSampler(Protocol):
-    """Chooses a draft's tokens by the request's `sampling`."""
-
-    sampling: Sampling
-
-    def choose_two(
-        self, logits: Logits, position: int, among: NDArray[np.int64] | None = None, size: int = 0
-    ) -> Pair:
-        """The token for `position` and the next best, from float32 logits [V].
-
-        With `among`, logits [len(among)] are those of these ids of `size` ones, ascending; what is
-        given back are indices into it.
-        """
-        ...
 
 
 def noise(seed: int, position: int, size: int) -> NDArray[np.float64]:
@@ -158,8 +142,9 @@ class Sampler:
     def choose_two(
         self, logits: Logits, position: int, among: NDArray[np.int64] | None = None, size: int = 0
     ) -> Pair:
-        """See DraftSampler. The token that `choose` takes, and the one that it would take without
-        it.
+        """The token that `choose` takes, and the one that it would take without it. With `among`,
+        logits [len(among)] are those of these ids of `size` ones, ascending; what is given back are
+        indices into it.
         """
         scores = self._noised(logits, position, among, size)
         best, gap = _top(scores)
@@ -205,13 +190,17 @@ class IndependentSampler:
     def choose_two(
         self, logits: Logits, position: int, among: NDArray[np.int64] | None = None, size: int = 0
     ) -> Pair:
-        """See DraftSampler."""
+        """See Sampler; there is no next best."""
         self._draws += 1
         drawn = numbers(self.sampling.seed, position, DRAFTING, self._draws)
         chances = probabilities(logits, self.sampling)
         token, largest = draw_from(chances, drawn.random()), float(chances.max())
         odds = largest / max(1 - largest, 1e-9)
         return Pair(token, log(odds), -1, Draw(token, chances, among))
+
+
+#: What chooses the tokens of a draft.
+DraftSampler = Sampler | IndependentSampler
 
 
 def draw_from(weights: NDArray[np.floating], number: float) -> int:

@@ -52,11 +52,6 @@ class Race:
         keep = (i for i, column in enumerate(self.columns) if column.strategy.saves_cache)
         return next(keep, None)
 
-    @property
-    def width(self) -> int:
-        """How many columns end."""
-        return len(self.columns)
-
     def run(
         self, models: LoadedModels, emit: Callable[[Event], None], stopped: Callable[[], bool]
     ) -> None:

@@ -57,7 +57,7 @@ def host(request: pytest.FixtureRequest) -> Host:
 
 
 def texts(host: Host, race: Race) -> dict[int, list[int]]:
-    written: dict[int, list[int]] = {i: [] for i in range(race.width)}
+    written: dict[int, list[int]] = {i: [] for i in range(len(race.columns))}
     for event in streamed(host, race, never):
         if isinstance(event, Step):
             written[event.column] += event.tokens

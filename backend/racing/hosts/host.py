@@ -26,7 +26,7 @@ class Host(ABC):
         """Run a race to its end, or within a second of `stopped()`. Every column ends in Finished
         or Failed, each once, whatever happens. Raises what `emit` raises: the race stops then.
         """
-        running, broken = dict.fromkeys(range(race.width)), list[Exception]()
+        running, broken = dict.fromkeys(range(len(race.columns))), list[Exception]()
 
         def note(event: Event) -> None:
             if isinstance(event, Finished | Failed):
