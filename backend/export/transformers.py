@@ -22,8 +22,7 @@ def write(spec: ModelSpec, request: Request, settings: Settings) -> Iterable[str
     yield call(f"model = {LOAD}", [name], loading)
     if settings["draft"] != NO_DRAFT:
         yield call(f"draft = {LOAD}", [published(settings["draft"])], loading)
-        yield "# generate() reads these there alone. A draft with another vocabulary also takes"
-        yield "# tokenizer=tokenizer and its own as assistant_tokenizer."
+        yield "# generate() reads these there alone."
         yield call("draft.generation_config.update", (), draft_arguments(settings))
         arguments["assistant_model"] = Variable("draft")
     if request.stop:

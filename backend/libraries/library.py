@@ -86,21 +86,15 @@ class LibraryModel(Protocol):
         ...
 
     def prepare(self, request: Request, settings: Settings) -> None:
-        """Load and warm up, on no clock, what this answer needs beside the model. Raises
-        DerbyError.
-        """
+        """Load, on no clock, what this answer needs beside the model. Raises DerbyError."""
         ...
 
     def answer(self, request: Request, settings: Settings, emit: Emit) -> None:
-        """Write one answer by the column's settings. Raises DerbyError for what the library cannot
-        do.
-        """
+        """Write one answer. Raises DerbyError for what the library cannot do."""
         ...
 
     def stop(self) -> None:
-        """Break off an answer that nobody wants any more, and that would not be told by `emit` for
-        long.
-        """
+        """Break off an answer that nobody wants any more, where `emit` would tell it late."""
         ...
 
 

@@ -22,7 +22,7 @@ from backend.libraries.library import (
 from backend.machine import threads
 from backend.models.checkpoint import loading_error, require_all_weights
 from backend.models.files import ModelFiles
-from backend.text import HfTokenizer, prompt_tokens
+from backend.text import HfTokenizer, prompt_tokens, require_same_vocabulary
 from backend.types import ModelSpec, Request
 
 #: Longest ending that prompt lookup looks up, unless it is set.
@@ -86,11 +86,11 @@ class TransformersModel:
         self.tokenizer = HfTokenizer(files.folder, files.eos_ids, files.vocab_size)
         self.model = _load(files, spec)
         self._on_gpu = self.model.device.type == "cuda"
-        self._drafts: dict[str, tuple[Any, HfTokenizer]] = {}
+        self._drafts: dict[str, Any] = {}
 
     @property
     def weight_bytes(self) -> int:
-        models = (self.model, *(draft for draft, _ in self._drafts.values()))
+        models = (self.model, *self._drafts.values())
         return sum(p.numel() * p.element_size() for model in models for p in model.parameters())
 
     def warm_up(self) -> Iterator[None]:
@@ -106,14 +106,15 @@ class TransformersModel:
 
     def prepare(self, request: Request, settings: Settings) -> None:
         """Load the draft. On a GPU, where passes are compiled for a length of cache, write the
-        first tokens once.
+        first tokens once. Raises DerbyError for a draft with another vocabulary.
         """
         name = settings["draft"]
         if name != NO_DRAFT and name not in self._drafts:
             spec = replace(self.spec, name=name)
             files = torch_files(spec, lambda _: None)
             tokenizer = HfTokenizer(files.folder, files.eos_ids, files.vocab_size)
-            self._drafts[name] = _load(files, spec), tokenizer
+            require_same_vocabulary(self.tokenizer, tokenizer, name)
+            self._drafts[name] = _load(files, spec)
             self.answer(Request("a", 2, chat=False), settings, lambda _: None)
         if self._on_gpu:
             rounds = iter(range(WARM_ROUNDS))
@@ -158,23 +159,12 @@ class TransformersModel:
         if request.stop:
             arguments["tokenizer"] = self.tokenizer.fast
         if settings["draft"] != NO_DRAFT:
-            arguments |= self._assistant(settings)
+            draft = arguments["assistant_model"] = self._drafts[settings["draft"]]
+            draft.generation_config.update(**draft_arguments(settings))
         ids = torch.tensor([prompt_tokens(self.tokenizer, request)], device=self.model.device)
         self.model.generate(
             input_ids=ids, attention_mask=torch.ones_like(ids), streamer=Streamer(), **arguments
         )
-
-    def _assistant(self, settings: Settings) -> dict[str, Any]:
-        """Arguments that name the draft; one with another vocabulary needs both tokenizers."""
-        draft, tokenizer = self._drafts[settings["draft"]]
-        draft.generation_config.update(**draft_arguments(settings))
-        if tokenizer.fingerprint == self.tokenizer.fingerprint:
-            return {"assistant_model": draft}
-        return {
-            "assistant_model": draft,
-            "tokenizer": self.tokenizer.fast,
-            "assistant_tokenizer": tokenizer.fast,
-        }
 
 
 def _load(files: ModelFiles, spec: ModelSpec) -> Any:
