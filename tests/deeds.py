@@ -26,7 +26,7 @@ class Deed:
     """Says that it begins; `payload` makes it large to send."""
 
     payload: str = ""
-    width: int = 1
+    columns: tuple[str, ...] = ("one",)
 
     def run(self, models: LoadedModels, emit: Emit, stopped: Stopped) -> None:
         emit(Preparing("begun"))
@@ -69,7 +69,7 @@ class WaitForOthers(Deed):
 class TakeMemory(Deed):
     """Ends column 0, and takes more memory than there is. The limit is lifted afterwards."""
 
-    width: int = 2
+    columns: tuple[str, ...] = ("one", "two")
 
     def run(self, models: LoadedModels, emit: Emit, stopped: Stopped) -> None:
         emit(Finished(0, "token limit", []))
