@@ -43,7 +43,7 @@ def main(
     limit: list[str] = typer.Option([], help="Set a limit, as NAME=VALUE. Repeatable."),  # noqa: B008
     root_path: str = typer.Option("", help="The path below which a proxy serves the page."),
     servers: Path | None = typer.Option(  # noqa: B008
-        None, help="A TOML file of servers that columns may use; see docs/servers.md."
+        None, help="A TOML file of servers that columns may use; see docs/operate.md."
     ),
 ) -> None:
     """Serve the page. --fake adds an engine without a model, --share opens a public link."""

@@ -21,7 +21,7 @@ def test_options_win_over_the_environment_and_that_over_the_usual(
 
 
 def test_the_operators_page_lists_every_limit_as_it_is() -> None:
-    page = (Path(__file__).resolve().parent.parent / "docs" / "operating.md").read_text("utf-8")
+    page = (Path(__file__).resolve().parent.parent / "docs" / "operate.md").read_text("utf-8")
     for limit in Limits.model_fields:
         own, public = (f"{getattr(limits, limit):,}" for limits in (PRIVATE, PUBLIC))
         about = Limits.model_fields[limit].description
