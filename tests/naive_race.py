@@ -1,8 +1,8 @@
 """A race in a hundred lines: what Decode Derby does, without any of its code.
 
 Three columns write one text with a causal language model of transformers: `stateless` computes the
-whole text for every token, `kv` keeps keys and values, `lookup` also guesses: what followed the last
-earlier occurrence of the text's ending is checked in one pass. Token t is chosen by
+whole text for every token, `kv` keeps keys and values, `lookup` also guesses: what followed the
+last earlier occurrence of the text's ending is checked in one pass. Token t is chosen by
 argmax(logits / T + g(seed, t)) with the same Gumbel noise g in every column, so all write one text.
 
     python tests/naive_race.py FOLDER "Why is the sky blue?"
@@ -91,7 +91,8 @@ def main(folder: str, question: str) -> None:
     for column in (stateless, kv, lookup):
         began = perf_counter()
         tokens = column(model, prompt, 48, chooser(0.0, 0))
-        print(f"{column.__name__:10} {perf_counter() - began:5.1f} s  {tokenizer.decode(tokens)!r}")
+        took = f"{perf_counter() - began:5.1f} s"
+        sys.stdout.write(f"{column.__name__:10} {took}  {tokenizer.decode(tokens)!r}\n")
 
 
 if __name__ == "__main__":
