@@ -10,7 +10,6 @@ import pytest
 from backend.bench.cluster import run_on_cluster
 from backend.bench.plan import Plan
 from backend.bench.prompts import PROMPTS
-from backend.bench.rows import Row
 from backend.errors import DerbyError
 from backend.strategies.column import parse_column
 from backend.types import ModelSpec, Request
@@ -60,14 +59,23 @@ def test_what_is_measured_already_is_left_out(address: str) -> None:
     assert [row.job for row in again] == [rows[-1].job]
 
 
+def actors() -> list[psutil.Process]:
+    processes = psutil.process_iter(["cmdline"])
+    return [one for one in processes if "ray::Runner" in str(one.info["cmdline"])]
+
+
 def test_a_dead_actors_prompts_run_elsewhere(address: str) -> None:
     lines: list[str] = []
-    rows: list[Row] = []
-    for row in run_on_cluster(address, PLAN, [], lines.append):
-        if not rows:
-            everything = psutil.process_iter(["cmdline"])
-            actors = [each for each in everything if "ray::Runner" in str(each.info["cmdline"])]
-            actors[0].kill()
-        rows.append(row)
+    earlier = actors()  # of the tests above: they may end late
+
+    def kill_one_at_the_start(line: str) -> None:
+        started: list[psutil.Process] = []
+        while not lines and not started:
+            started = [actor for actor in actors() if actor not in earlier]
+        for actor in started[:1]:
+            actor.kill()
+        lines.append(line)
+
+    rows = list(run_on_cluster(address, PLAN, [], kill_one_at_the_start))
     assert sorted(row.job for row in rows) == list(range(6))
     assert any("was lost" in line for line in lines)
