@@ -76,6 +76,8 @@ gpu:
 	touch $@
 
 .venv/installed: requirements.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Decode Derby needs \
+	Python 3.11 or newer, which $(PYTHON) is not: name another one, as in make run PYTHON=python3.12"; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --no-compile --disable-pip-version-check -r requirements.txt
 	rm -f .venv/compiled

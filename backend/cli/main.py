@@ -54,18 +54,19 @@ class Commands(TyperGroup):
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return [*super().list_commands(ctx), *COMMANDS]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """What the list says of a command; nothing to run."""
-        known = cmd_name in COMMANDS
-        return click.Command(cmd_name, help=COMMANDS[cmd_name]) if known else None
+        """A command that was added, or what the list says of one; that is nothing to run."""
+        if cmd_name in COMMANDS:
+            return click.Command(cmd_name, help=COMMANDS[cmd_name])
+        return super().get_command(ctx, cmd_name)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        name, listed, rest = super().resolve_command(ctx, args)
-        return name, load_command(name) if name and listed else None, rest
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, load_command(name) if name in COMMANDS else command, rest
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -76,7 +77,8 @@ class Commands(TyperGroup):
         except EXPECTED:
             raise
         except click.ClickException as error:
-            complain(f"{error.format_message().rstrip('.')}.")
+            sentence = error.format_message()
+            complain(sentence if sentence.endswith((".", "?")) else f"{sentence}.")
             raise typer.Exit(error.exit_code) from None
         except Exception as error:
             complain(explain(error))
