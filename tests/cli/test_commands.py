@@ -37,7 +37,7 @@ def refused(*arguments: str) -> str:
     assert not result.stdout
     sentence = result.stderr.rstrip("\n")
     assert "\n" not in sentence
-    assert sentence.endswith(".") or " Where: /" in sentence
+    assert sentence.endswith((".", "?")) or " Where: /" in sentence
     return sentence
 
 
