@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from backend.costs.pass_costs import stated_costs
+from backend.costs import stated_costs
 from backend.engines.fake import STEEP_PASSES
 from backend.events import CostsKnown, Event, Finished, Started, Step
 from backend.results.scoreboard import Scoreboard

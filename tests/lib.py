@@ -9,16 +9,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from backend.costs.pass_costs import PassCosts
+from backend.costs import PassCosts
 from backend.decoding.clock import Clock
-from backend.decoding.drafter import Drafter
 from backend.decoding.loop import Parts, decode
 from backend.decoding.sampling import DraftSampler, Sampler
+from backend.decoding.seams import Drafter
 from backend.decoding.verification import KEYED, Verifier
 from backend.drafters.draft_length import AdaptiveDraftLength, DraftLength
-from backend.drafters.hybrid import Hybrid
 from backend.drafters.lookahead import Lookahead, Sizes
-from backend.drafters.network_drafter import NetworkDrafter
+from backend.drafters.network_drafter import Hybrid, NetworkDrafter
 from backend.drafters.prompt_lookup import PromptLookup
 from backend.engines.base import Session
 from backend.engines.draft import ModelNetwork

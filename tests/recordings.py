@@ -9,7 +9,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from backend.decoding.digits import rounded_parts, rounded_value
+from backend.decoding.clock import rounded, rounded_value
 from backend.events import Conditions, Event, Step, from_json
 from backend.racing.hosts.host import InlineHost
 from backend.racing.models import LoadedModels
@@ -83,7 +83,7 @@ def as_measured(record: RaceRecord) -> RaceRecord:
                 "forward": chance.gauss(0.025, 0.003),
                 "rest": chance.gauss(3e-4, 3e-5),
             }
-            seconds = rounded_parts(parts | {"total": sum(parts.values())})
+            seconds = {p: rounded(s) for p, s in (parts | {"total": sum(parts.values())}).items()}
             said = {"tokens": list(tokens), "gaps": list(gaps), "spans": spans}
             events.append(replace(event, seconds=seconds, **said))
         else:

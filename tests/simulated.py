@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from backend.costs.pass_costs import CONTEXT
+from backend.costs import CONTEXT
 from backend.engines.fake import FakeEngine
 from backend.engines.session import Session
 from backend.types import Layers, Logits

@@ -11,7 +11,7 @@ from backend.bench.plan import with_baseline
 from backend.bench.prompts import Prompt
 from backend.bench.runner import RAW, raced, whole
 from backend.bench.summary import winner
-from backend.costs.pass_costs import PassCosts
+from backend.costs import PassCosts
 from backend.errors import DerbyError
 from backend.models.files import Say
 from backend.racing.models import LoadedModels

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from backend.cli.console import out, visible
-from backend.costs.pass_costs import PassCosts
+from backend.costs import PassCosts
 from backend.events import Event, to_json
 from backend.results.figures import FIGURES
 from backend.results.result import result_of

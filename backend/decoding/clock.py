@@ -52,3 +52,13 @@ class Clock:
         finally:
             self.synchronize()
             self.last[name] += perf_counter() - start
+
+
+def rounded(seconds: float) -> float:
+    """Seconds to 0.1 us, as events hold them; what learns or takes turns reads the clock itself."""
+    return round(seconds, 7)
+
+
+def rounded_value(value: float) -> float:
+    """Three significant digits; infinite stays infinite."""
+    return float(f"{value:.3g}")

@@ -9,14 +9,11 @@ from math import isnan
 
 import numpy as np
 
-from backend.costs.pass_costs import UNKNOWN_COSTS, Costs
-from backend.decoding.clock import Clock
-from backend.decoding.constraint import Constraint
-from backend.decoding.context import Context
-from backend.decoding.digits import rounded, rounded_parts, rounded_value
-from backend.decoding.drafter import NOTHING, Drafter
+from backend.costs import UNKNOWN_COSTS, Costs
+from backend.decoding.clock import Clock, rounded, rounded_value
 from backend.decoding.proposed import Verified, proposed
 from backend.decoding.sampling import Sampler, penalize
+from backend.decoding.seams import NOTHING, Constraint, Drafter
 from backend.decoding.verification import Verdict
 from backend.engines.base import Session
 from backend.errors import DerbyError
@@ -31,6 +28,62 @@ from backend.types import (
     Request,
     chain_parents,
 )
+
+
+class Context:
+    """Mutable. `tokens`: prompt and answer so far."""
+
+    def __init__(
+        self, tokens: Sequence[int], session: Session, drafter: Drafter, *, cache: bool
+    ) -> None:
+        self.tokens = list(tokens)
+        self._session = session
+        self._drafter = drafter
+        self._cache = cache
+
+    @property
+    def pending(self) -> list[int]:
+        """Tokens that are not in the cache yet."""
+        return self.tokens[self._session.length :]
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Append fixed text; a forward pass will compute it."""
+        self.tokens += tokens
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Keep these rows of the last forward pass, and their hidden states for who reads them."""
+        if self._drafter.states is not None:
+            states = self._session.hidden_states(self._drafter.states.layers)
+            self._drafter.states.add(self._session.length, states[list(rows)])
+        self._session.keep(rows)
+
+    def commit(self, rows: Sequence[int], tokens: Sequence[int]) -> None:
+        """Keep these rows of the last forward pass and append the tokens that were chosen."""
+        self.keep(rows)
+        self.tokens += tokens
+        if not self._cache:
+            self._truncate(0)
+
+    def cut(self, length: int) -> None:
+        """Forget every token after the first `length`."""
+        if length < len(self.tokens):
+            self._rewind(length)
+            del self.tokens[length:]
+
+    def require_pending(self) -> None:
+        """Have the last token computed again if all of them are in the cache."""
+        self._rewind(len(self.tokens) - 1)
+
+    def _rewind(self, length: int) -> None:
+        if self._session.length > length:
+            self._truncate(length)
+        self._drafter.rewind(length)
+
+    def _truncate(self, length: int) -> None:
+        """Cut the cache; what that forgets beyond is pending again."""
+        self._session.truncate(length)
+        if self._drafter.states is not None:
+            self._drafter.states.truncate(self._session.length)
 
 
 @dataclass
@@ -167,7 +220,7 @@ class Answer:
             rows,
             proposal.guessed,
             max(0, accepted - proposal.forced),
-            rounded_parts(clock.last),
+            {part: rounded(seconds) for part, seconds in clock.last.items()},
             list(map(rounded, mask_seconds)),
             proposal.calls,
             list(map(rounded_value, verdict.overlaps)),

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from backend.decoding.digits import rounded_value
+from backend.decoding.clock import rounded_value
 from backend.decoding.sampling import COLDEST
 from backend.decoding.verification import Verdict
 from backend.events import Proposed

@@ -9,8 +9,8 @@ of renewal-reward processes).
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from backend.costs.pass_costs import CONTEXT, Costs
-from backend.decoding.drafter import UNDECIDED, Decision
+from backend.costs import CONTEXT, Costs
+from backend.decoding.seams import UNDECIDED, Decision
 from backend.types import Outcome, Proposal
 
 #: Rounds that the running averages of a token's cost and of a draft's call remember.

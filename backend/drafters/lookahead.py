@@ -23,8 +23,8 @@ from random import Random
 
 import numpy as np
 
-from backend.costs.pass_costs import PassCosts
-from backend.decoding.drafter import UNDECIDED, Decision, Drafter
+from backend.costs import PassCosts
+from backend.decoding.seams import UNDECIDED, Decision, Drafter
 from backend.types import Outcome, Proposal
 
 #: Tokens whose continuations a pool holds.

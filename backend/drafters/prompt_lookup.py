@@ -6,7 +6,7 @@ output.
 
 from collections.abc import Sequence
 
-from backend.decoding.drafter import UNDECIDED, Drafter
+from backend.decoding.seams import UNDECIDED, Drafter
 from backend.drafters.draft_length import Acceptance, DraftLength, Guess, Path
 from backend.types import Outcome, Proposal
 

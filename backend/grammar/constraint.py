@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from backend.decoding.constraint import Constraint, Masks
-from backend.decoding.drafter import NOTHING
+from backend.decoding.seams import NOTHING, Constraint, Masks
 from backend.errors import DerbyError
 from backend.grammar.check import check, never
 from backend.grammar.compile import behind, definition_of, too_much

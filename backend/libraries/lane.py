@@ -7,8 +7,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from time import perf_counter
 
-from backend.decoding.clock import Clock
-from backend.decoding.digits import rounded, rounded_value
+from backend.decoding.clock import Clock, rounded, rounded_value
 from backend.events import Event, Finished, Reason, Served, Started, Step
 from backend.libraries.library import Emit, LibraryModel, Part, Serving, Settings, StoppedError
 from backend.text import TextStream, prompt_tokens, require_fits

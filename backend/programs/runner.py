@@ -11,12 +11,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from backend.decoding.constraint import UNMASKED, Constraint, Masks
-from backend.decoding.context import Context
-from backend.decoding.digits import rounded
-from backend.decoding.drafter import NOTHING
-from backend.decoding.loop import Answer, Parts
+from backend.decoding.clock import rounded
+from backend.decoding.loop import Answer, Context, Parts
 from backend.decoding.sampling import Sampler
+from backend.decoding.seams import NOTHING, UNMASKED, Constraint, Masks
 from backend.errors import DerbyError
 from backend.events import Event, Fed, Filled, Finished, Reason
 from backend.grammar.compile import regex_literal

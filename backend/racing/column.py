@@ -6,12 +6,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from backend.decoding.clock import Clock
-from backend.decoding.constraint import Constraint
-from backend.decoding.digits import rounded, rounded_value
-from backend.decoding.drafter import UNDECIDED, Decision, Drafter
+from backend.decoding.clock import Clock, rounded, rounded_value
 from backend.decoding.loop import Parts, decode
 from backend.decoding.sampling import Sampler
+from backend.decoding.seams import UNDECIDED, Constraint, Decision, Drafter
 from backend.engines.base import Engine, Session
 from backend.engines.draft import DraftNetwork, ModelNetwork
 from backend.errors import DerbyError

@@ -10,8 +10,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from backend.costs.measure import costs_of, known_costs, one_row_seconds
-from backend.costs.pass_costs import Costs
+from backend.costs import Costs, costs_of, known_costs, one_row_seconds
 from backend.engines.base import Engine
 from backend.engines.draft import OpenNetwork
 from backend.engines.heads.draft import HeadNetwork

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from backend.decoding.digits import rounded
+from backend.decoding.clock import rounded
 from backend.decoding.loop import Parts
 from backend.engines.base import Engine
 from backend.events import Prefilled

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from backend.costs.pass_costs import PassCosts
+from backend.costs import PassCosts
 from backend.events import Proposed
 from backend.programs.parser import is_program
 from backend.results.figures import FIGURES, pass_cost

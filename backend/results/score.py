@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Literal, NamedTuple
 
-from backend.costs.pass_costs import UNKNOWN_COSTS, PassCosts
-from backend.decoding.drafter import UNDECIDED, Decision
+from backend.costs import UNKNOWN_COSTS, PassCosts
+from backend.decoding.seams import UNDECIDED, Decision
 from backend.events import (
     CUT_SHORT,
     CostsKnown,

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from backend.costs.pass_costs import Costs, PassCosts
-from backend.decoding.drafter import Drafter
+from backend.costs import Costs, PassCosts
 from backend.decoding.sampling import Sampler
+from backend.decoding.seams import Drafter
 from backend.drafters.draft_length import AdaptiveDraftLength, DraftLength
 from backend.engines.base import Engine
 from backend.engines.draft import DraftNetwork, OpenNetwork

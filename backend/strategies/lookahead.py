@@ -1,6 +1,6 @@
 """Lookahead decoding as a strategy."""
 
-from backend.decoding.drafter import UNDECIDED, Drafter
+from backend.decoding.seams import UNDECIDED, Drafter
 from backend.drafters.lookahead import LADDER, Lookahead, Sizes, choose_sizes, predicted
 from backend.errors import DerbyError
 from backend.strategies.declaration import Candidate, DrafterInputs, Strategy, Values

@@ -3,11 +3,10 @@
 from dataclasses import replace
 from pathlib import Path
 
-from backend.decoding.drafter import Drafter
 from backend.decoding.sampling import COLDEST, DraftSampler, IndependentSampler
+from backend.decoding.seams import Drafter
 from backend.decoding.verification import KEYED, DistributionVerifier
-from backend.drafters.hybrid import Hybrid
-from backend.drafters.network_drafter import NetworkDrafter
+from backend.drafters.network_drafter import Hybrid, NetworkDrafter
 from backend.drafters.prompt_lookup import PromptLookup
 from backend.engines.base import Engine, no_trained_draft
 from backend.engines.heads.file import HEAD_SUFFIX, head_for

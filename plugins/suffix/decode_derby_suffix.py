@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
-from backend.decoding.drafter import Drafter
+from backend.decoding.seams import Drafter
 from backend.drafters.draft_length import Acceptance, DraftLength, Guess, Path
 from backend.strategies.declaration import Candidate, DrafterInputs, Strategy
 from backend.strategies.equivalent import Equivalent

@@ -6,7 +6,7 @@ from lib import PROMPT, Script, naive, run, without_template
 from backend.bench.prompts import PROMPTS
 from backend.bench.summary import winner
 from backend.bench.tune import predict, tune
-from backend.costs.pass_costs import PassCosts
+from backend.costs import PassCosts
 from backend.engines.fake import FakeEngine
 from backend.errors import DerbyError
 from backend.racing.models import LoadedModels

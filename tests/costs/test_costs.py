@@ -8,20 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simulated import Ticking
 
-from backend.costs import measure as module
-from backend.costs.measure import (
+from backend import costs as module
+from backend.costs import (
     ASSUMED,
+    CONTEXT,
     LONG_CONTEXT,
     SMALLEST_DIFFERENCE,
-    WIDTHS,
-    costs_of,
-    measure,
-)
-from backend.costs.pass_costs import (
-    CONTEXT,
     UNKNOWN_COSTS,
+    WIDTHS,
     PassCosts,
     RunningCosts,
+    costs_of,
+    measure,
     stated_costs,
 )
 from backend.engines.fake import FakeEngine

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lib import compile_grammar, examples, run
 
-from backend.decoding.constraint import Masks
 from backend.decoding.sampling import Sampler
+from backend.decoding.seams import Masks
 from backend.engines.fake import FakeEngine, FakeSession
 from backend.events import Event, Step
 from backend.grammar.constraint import GrammarConstraint

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lib import PROMPT, drafting, naive, run
 
-from backend.costs.pass_costs import CONTEXT, PassCosts, RunningCosts
-from backend.decoding.drafter import UNDECIDED
+from backend.costs import CONTEXT, PassCosts, RunningCosts
 from backend.decoding.sampling import Sampler
+from backend.decoding.seams import UNDECIDED
 from backend.drafters.draft_length import (
     PRIOR_WEIGHT,
     REMEMBERED,
@@ -22,8 +22,7 @@ from backend.drafters.draft_length import (
     Guess,
     Path,
 )
-from backend.drafters.hybrid import Hybrid
-from backend.drafters.network_drafter import NetworkDrafter
+from backend.drafters.network_drafter import Hybrid, NetworkDrafter
 from backend.drafters.prompt_lookup import PromptLookup
 from backend.engines.draft import ModelNetwork
 from backend.engines.fake import FakeEngine

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 from lib import PROMPT, naive, run
 
-from backend.costs.pass_costs import UNKNOWN_COSTS, PassCosts
+from backend.costs import UNKNOWN_COSTS, PassCosts
 from backend.drafters.lookahead import (
     LADDER,
     MEASURED,

@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 from lib import PROMPT, Noisy, drafting, held, naive, run
 from numpy.typing import NDArray
 
-from backend.costs.pass_costs import PassCosts
+from backend.costs import PassCosts
 from backend.decoding.clock import Clock
 from backend.decoding.loop import Parts, decode
 from backend.decoding.sampling import DraftSampler, Sampler
 from backend.drafters.draft_length import AdaptiveDraftLength, DraftLength
-from backend.drafters.hybrid import Hybrid
-from backend.drafters.network_drafter import READ_FORCED, NetworkDrafter
+from backend.drafters.network_drafter import READ_FORCED, Hybrid, NetworkDrafter
 from backend.drafters.prompt_lookup import PromptLookup
 from backend.engines.base import Session
 from backend.engines.draft import ModelNetwork

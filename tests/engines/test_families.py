@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from backend.decoding.clock import Clock
-from backend.decoding.drafter import Drafter
 from backend.decoding.loop import Parts, decode
 from backend.decoding.sampling import Sampler
+from backend.decoding.seams import Drafter
 from backend.drafters.draft_length import DraftLength
 from backend.drafters.lookahead import Lookahead, Sizes
 from backend.drafters.network_drafter import NetworkDrafter

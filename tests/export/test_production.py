@@ -11,7 +11,7 @@ from boards import board_of, written
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend.decoding.drafter import UNDECIDED
+from backend.decoding.seams import UNDECIDED
 from backend.errors import DerbyError
 from backend.events import Decided
 from backend.export.production import (

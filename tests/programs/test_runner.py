@@ -11,9 +11,9 @@ from lib import compile_grammar, without_template
 from small_tokenizer import sentencepiece_like, small_tokenizer
 
 from backend.decoding.clock import Clock
-from backend.decoding.constraint import Constraint
 from backend.decoding.loop import Parts
 from backend.decoding.sampling import Sampler
+from backend.decoding.seams import Constraint
 from backend.engines.fake import FakeEngine
 from backend.errors import DerbyError
 from backend.events import Decided, Event, Fed, Filled, Step

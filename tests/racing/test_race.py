@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from races import FAKE, board_after, events_of
 
-from backend.decoding.drafter import Decision, Drafter
+from backend.decoding.seams import Decision, Drafter
 from backend.engines.fake import FakeEngine
 from backend.errors import DerbyError
 from backend.events import (

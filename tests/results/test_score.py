@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend.decoding.drafter import Decision
+from backend.decoding.seams import Decision
 from backend.events import (
     CostsKnown,
     Decided,

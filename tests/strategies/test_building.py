@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from backend.decoding.drafter import Drafter
+from backend.decoding.seams import Drafter
 from backend.engines.fake import FakeEngine
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race

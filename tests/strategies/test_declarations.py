@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from packages import install
 
-from backend.costs.pass_costs import stated_costs
+from backend.costs import stated_costs
 from backend.drafters.lookahead import LADDER
 from backend.engines.fake import STEEP_PASSES, FakeEngine
 from backend.engines.heads.file import SHIPPED

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 #: A strategy that proposes the last token again.
 REPEAT = """
-from backend.decoding.drafter import Drafter
+from backend.decoding.seams import Drafter
 from backend.strategies.declaration import Strategy
 from backend.types import Proposal
 
