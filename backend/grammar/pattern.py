@@ -1,43 +1,60 @@
-"""A JSON Schema's regular expressions, which are ECMA-262's, in the words of Rust's, in which
-llguidance and the judge read them. Both find the same: no dialect of either shines through.
+r"""A JSON Schema's regular expressions, which are ECMA-262's, in the words of Rust's, in which
+llguidance and the judge read them. Rust's \d, \w, \s and "." hold other characters, its brackets
+have operators, and it knows other escapes.
 """
 
-from __future__ import annotations
-
+import json
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 
 from backend.errors import DerbyError
 
-_LAST = 0x10FFFF
-_Ranges = list[tuple[int, int]]
-
-#: What the classes of ECMA-262 hold: Rust's \d, \w and \s hold other characters.
-_DIGIT: _Ranges = [(0x30, 0x39)]
-_WORD: _Ranges = [(0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A)]
-_SPACE: _Ranges = [
-    *((0x09, 0x0D), (0x20, 0x20), (0xA0, 0xA0), (0x1680, 0x1680), (0x2000, 0x200A)),
-    *((0x2028, 0x2029), (0x202F, 0x202F), (0x205F, 0x205F), (0x3000, 0x3000), (0xFEFF, 0xFEFF)),
-]
-_LINE_ENDS: _Ranges = [(0x0A, 0x0A), (0x0D, 0x0D), (0x2028, 0x2029)]
-_CLASSES = {"d": _DIGIT, "w": _WORD, "s": _SPACE}
-_CONTROLS = {"t": "\t", "n": "\n", "v": "\v", "f": "\f", "r": "\r"}
-
-_ANYTHING = r"[\x00-\x{10FFFF}]"
-_WORD_TEXT = "[0-9A-Z_a-z]"
-_BOUNDARY = {
-    "b": f"(?:(?<={_WORD_TEXT})(?!{_WORD_TEXT})|(?<!{_WORD_TEXT})(?={_WORD_TEXT}))",
-    "B": f"(?:(?<={_WORD_TEXT})(?={_WORD_TEXT})|(?<!{_WORD_TEXT})(?!{_WORD_TEXT}))",
+#: What the classes of ECMA-262 hold, as in brackets.
+_CLASSES = {
+    r"\d": "0-9",
+    r"\D": r"\x00-/:-\x{10FFFF}",
+    r"\w": "0-9A-Z_a-z",
+    r"\W": r"\x00-/:-@\[-\^`\{-\x{10FFFF}",
+    r"\s": r"\t-\r \xA0\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000}\x{FEFF}",
+    r"\S": r"\x00-\x08\x0E-\x1F!-\x9F\xA1-\x{167F}\x{1681}-\x{1FFF}\x{200B}-\x{2027}"
+    r"\x{202A}-\x{202E}\x{2030}-\x{205E}\x{2060}-\x{2FFF}\x{3001}-\x{FEFE}\x{FF00}-\x{10FFFF}",
 }
-_COUNT = re.compile(r"(?:[*+?]|\{[0-9]+(?:,[0-9]*)?\})")
-_OPENING = re.compile(r"\((?:\?(?::|=|!|<=|<!|i:|<[A-Za-z_$][\w$]*>))?")
-_CAPTURE = re.compile(
-    r"\\.|\[(?:\\.|[^]\\])*\]?|(?P<open>\((?:\?<(?![=!])(?P<name>[^>]*)>|(?!\?)))", re.DOTALL
+_WORD = "[0-9A-Z_a-z]"
+_ANYTHING, _NOTHING = r"[\x00-\x{10FFFF}]", r"[^\x00-\x{10FFFF}]"
+_DOT = r"[^\n\r\x{2028}\x{2029}]"
+_BOUNDARIES = {
+    r"\b": f"(?:(?<={_WORD})(?!{_WORD})|(?<!{_WORD})(?={_WORD}))",
+    r"\B": f"(?:(?<={_WORD})(?={_WORD})|(?<!{_WORD})(?!{_WORD}))",
+}
+_CONTROLS = {"t": "\t", "n": "\n", "v": "\v", "f": "\f", "r": "\r", "0": "\0", "b": "\b"}
+
+_HEX = "[0-9A-Fa-f]"
+_ESCAPE = (
+    rf"\\(?:x{_HEX}{{2}}|u[dD][89ABab]{_HEX}{{2}}\\u[dD][C-Fc-f]{_HEX}{{2}}"
+    rf"|u(?![dD][89A-Fa-f]){_HEX}{{4}}|u\{{0*(?:10|{_HEX})?{_HEX}{{1,4}}\}}|c[A-Za-z]"
+    r"|[pP]\{[A-Za-z_]+(?:=[A-Za-z_0-9]+)?\}|[tnvfrdDsSwW]|0(?![0-9])|[^A-Za-z0-9])"
 )
-_HEX = re.compile(r"x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|u\{([0-9A-Fa-f]{1,6})\}")
-_PROPERTY = re.compile(r"[pP]\{[A-Za-z_]+(?:=[A-Za-z_0-9]+)?\}")
-_LOW_HALF = re.compile(r"\\u([dD][c-fC-F][0-9A-Fa-f]{2})")
+_MEMBER = rf"(?:{_ESCAPE}|\\b|[^\\\]])"
+_RANGE = re.compile(f"({_MEMBER})(?:-({_MEMBER}))?", re.DOTALL)
+_TOKEN = re.compile(
+    rf"""(?P<class>\[\^?{_MEMBER}*\])
+    |(?P<look>\(\?<?[=!])
+    |(?P<open>\((?!\?)|\(\?i?:|\(\?<[A-Za-z_$][\w$]*>)
+    |(?P<close>\))
+    |(?P<bar>\|)
+    |(?P<anchor>[\^$])
+    |(?P<place>\\[bB])
+    |(?P<reference>\\[1-9][0-9]*|\\k<[A-Za-z_$][\w$]*>)
+    |(?P<count>[*+?]|\{{[0-9]+(?:,[0-9]*)?\}})\??  # few or many first: no match depends on it
+    |(?P<character>{_ESCAPE}|[^\\\[()])
+    |(?P<wrong>.)""",
+    re.DOTALL | re.VERBOSE,
+)
+#: What a count may follow.
+_COUNTABLE = {"class", "close", "reference", "character"}
+_OPENINGS = {"open", "counted"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,263 +67,141 @@ class Pattern:
     regular: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Term:
-    """A part of a sequence: `text`, or an opening parenthesis and what it encloses."""
-
-    text: str
-    count: str = ""
-    inner: list[list[_Term]] | None = None
-    #: Matches no character, only a place.
-    place: bool = False
-    refers_back: bool = False
-
-
 @lru_cache(maxsize=512)
 def translated(pattern: str) -> Pattern:
     """Raises DerbyError for what ECMA-262 does not have."""
-    reader = _Reader(pattern)
-    alternatives = reader.alternatives()
-    if reader.at < len(pattern):
-        raise reader.wrong("this parenthesis was never opened")
-    return Pattern(_exact(alternatives), _regular(alternatives, first=True, last=True))
+    tokens = _tokens(pattern)
+    firsts = _outermost(tokens, _OPENINGS, {"close"})
+    lasts = reversed([*_outermost(tokens[::-1], {"close"}, _OPENINGS)])
+    regular: list[str] = []
+    for (kind, text), first, last in zip(tokens, firsts, lasts, strict=True):
+        if kind == "reference":
+            regular.append(f"{_ANYTHING}*")
+        elif kind != "place" and (kind != "anchor" or (first if text == "^" else last)):
+            regular.append(text)
+    return Pattern("".join(text for _, text in tokens), "".join(regular))
 
 
-def _exact(alternatives: list[list[_Term]]) -> str:
-    return "|".join(
-        "".join(
-            term.text + ("" if term.inner is None else _exact(term.inner) + ")") + term.count
-            for term in sequence
-        )
-        for sequence in alternatives
+def _tokens(pattern: str) -> list[tuple[str, str]]:  # noqa: C901 (a branch for each kind)
+    """The parts of a pattern by kind, in Rust's words. A look-around is one "place"; the opening of
+    a group that is counted is "counted".
+    """
+    tokens: list[tuple[str, str]] = []
+    openings: list[int] = []  # where the groups around begin in tokens
+    captures: list[str] = []  # names of groups so far
+    closed = 0
+    for match in _TOKEN.finditer(pattern):
+        kind = str(match.lastgroup)
+        text = match[kind]
+        if kind in ("look", "open"):
+            openings.append(len(tokens))
+            if text == "(" or text.endswith(">"):
+                captures.append(text[3:-1])
+                text = "("
+        elif kind == "close" and openings:
+            closed = openings.pop()
+            if tokens[closed][0] == "look":
+                text = "".join(inner for _, inner in tokens[closed:]) + ")"
+                kind, tokens = "place", tokens[:closed]
+        elif kind == "count" and tokens and tokens[-1][0] in _COUNTABLE:
+            if tokens[-1][0] == "close":
+                tokens[closed] = ("counted", tokens[closed][1])
+        elif kind not in ("bar", "anchor"):
+            text = _atom(kind, text, captures)
+        if not text:
+            raise _wrong(pattern, match.start())
+        tokens.append((kind, text))
+    if openings:
+        raise _wrong(pattern, len(pattern))
+    return tokens
+
+
+def _atom(kind: str, text: str, captures: list[str]) -> str:
+    """What matches a character, a place or a captured text, in Rust's words; "" if it is wrong."""
+    match kind:
+        case "class":
+            return _class(text)
+        case "character" if text == ".":
+            return _DOT
+        case "character":
+            return f"[{_CLASSES[text]}]" if text in _CLASSES else _quoted(_meant(text))
+        case "place":
+            return _BOUNDARIES[text]
+        case "reference":
+            name = text.removeprefix("\\")
+            numbers = [n for n, own in enumerate(captures, 1) if name in (str(n), f"k<{own}>")]
+            return rf"(?:\{numbers[0]})" if numbers else ""
+        case _:  # half an escape, or a count or parenthesis where none may stand
+            return ""
+
+
+def _outermost(
+    tokens: Iterable[tuple[str, str]], begins: set[str], ends: set[str]
+) -> Iterator[bool]:
+    """For each token, whether no character can stand between it and the end of the pattern from
+    which the tokens are read; `begins` and `ends` of groups in that direction.
+    """
+    free, outer = True, list[bool]()
+    for kind, _ in tokens:
+        yield free
+        if kind in begins:
+            free = free and kind != "counted"
+            outer.append(free)
+        elif kind in ends:
+            free = False
+            outer.pop()
+        elif kind == "bar":
+            free = outer[-1] if outer else True
+        elif kind not in ("place", "anchor"):
+            free = False
+
+
+def _wrong(pattern: str, at: int) -> DerbyError:
+    shown = pattern if len(pattern) <= 60 else pattern[:59] + "\u2026"
+    return DerbyError(
+        f'The pattern "{shown}" is not ECMA-262 from character {at + 1} on: correct it.'
     )
 
 
-def _regular(alternatives: list[list[_Term]], *, first: bool, last: bool) -> str:
-    """`first`, `last`: whether it begins and ends where the whole pattern does."""
-    written: list[str] = []
-    for sequence in alternatives:
-        solid = [index for index, term in enumerate(sequence) if not term.place]
-        begin, end = (solid[0], solid[-1]) if solid else (len(sequence), -1)
-        parts: list[str] = []
-        for index, term in enumerate(sequence):
-            if term.refers_back:
-                parts.append(f"{_ANYTHING}*")
-            elif term.place:
-                kept = first and index < begin if term.text == "^" else last and index > end
-                parts.append(term.text if term.text in ("^", "$") and kept else "")
-            elif term.inner is None:
-                parts.append(term.text + term.count)
-            else:
-                once = not term.count
-                inner = _regular(
-                    term.inner,
-                    first=first and once and index == begin,
-                    last=last and once and index == end,
-                )
-                parts.append(f"{term.text}{inner}){term.count}")
-        # llguidance knows "^" before "$" alone.
-        written.append("".join(parts if solid else sorted(parts, reverse=True)))
-    return "|".join(written)
+def _meant(text: str) -> str:
+    r"""The character that a character or an escape means; a property, \p{..}, means itself."""
+    if len(text) == 1 or text[1] in "pP":
+        return text
+    body = text[1:]
+    if body.startswith("u{"):
+        return chr(int(body[2:-1], 16))
+    if body[0] == "u":
+        return json.loads(f'"{text}"')
+    if body[0] == "x":
+        return chr(int(body[1:], 16))
+    if body[0] == "c":
+        return chr(ord(body[1]) % 32)
+    return _CONTROLS.get(body, body)
 
 
-class _Reader:
-    """Reads a pattern from left to right; `at`: the next character."""
-
-    def __init__(self, pattern: str) -> None:
-        self.pattern = pattern
-        self.at = 0
-        captures = [match for match in _CAPTURE.finditer(pattern) if match["open"]]
-        self.captures = len(captures)
-        self.names = {match["name"]: number for number, match in enumerate(captures, 1)}
-
-    def wrong(self, why: str) -> DerbyError:
-        shown = self.pattern if len(self.pattern) <= 60 else self.pattern[:59] + "\u2026"
-        return DerbyError(f'Character {self.at + 1} of the pattern "{shown}" is wrong: {why}.')
-
-    def alternatives(self) -> list[list[_Term]]:
-        """Up to the end or to a closing parenthesis."""
-        read: list[list[_Term]] = [[]]
-        while self.at < len(self.pattern) and self.pattern[self.at] != ")":
-            if self.pattern[self.at] == "|":
-                self.at += 1
-                read.append([])
-            else:
-                read[-1].append(self.term())
-        return read
-
-    def term(self) -> _Term:
-        """One atom with its count."""
-        if _COUNT.match(self.pattern, self.at):
-            raise self.wrong("there is nothing in front of it to repeat")
-        atom = self.atom()
-        count = _COUNT.match(self.pattern, self.at)
-        if count is None:
-            return atom
-        if atom.place:
-            raise self.wrong("a place cannot be repeated")
-        # Whether it takes few or many first decides nothing about a match.
-        self.at = count.end() + self.pattern.startswith("?", count.end())
-        return replace(atom, count=count[0])
-
-    def atom(self) -> _Term:
-        character = self.pattern[self.at]
-        if character == "(":
-            return self.group()
-        if character == "\\":
-            return self.escape()
-        self.at += 1
-        if character == "[":
-            return _Term(self.bracket())
-        if character in "^$":
-            return _Term(character, place=True)
-        if character == ".":
-            return _Term(f"[^{_written(_LINE_ENDS)}]")
-        return _Term(_quoted(character))
-
-    def group(self) -> _Term:
-        opening = _OPENING.match(self.pattern, self.at)
-        if opening is None or (opening[0] == "(" and self.pattern.startswith("(?", self.at)):
-            raise self.wrong('ECMA-262 has no such group: "(?i:...)" is its way to ignore case')
-        start, self.at = self.at, opening.end()
-        inner = self.alternatives()
-        if self.at == len(self.pattern):
-            self.at = start
-            raise self.wrong("this parenthesis is never closed")
-        self.at += 1
-        look = opening[0] in ("(?=", "(?!", "(?<=", "(?<!")
-        named = opening[0].endswith(">")
-        return _Term("(" if named else opening[0], inner=inner, place=look)
-
-    def escape(self) -> _Term:
-        """An escape outside brackets."""
-        name = self.pattern[self.at + 1 : self.at + 2]
-        if name in _BOUNDARY:
-            self.at += 2
-            return _Term(_BOUNDARY[name], place=True)
-        reference = re.compile(r"\\(?:([1-9][0-9]*)|k<([^>]*)>)").match(self.pattern, self.at)
-        if reference:
-            number = int(reference[1]) if reference[1] else self.names.get(reference[2], 0)
-            if not 1 <= number <= self.captures:
-                raise self.wrong("no group has this number or name")
-            self.at = reference.end()
-            return _Term(rf"(?:\{number})", refers_back=True)
-        many = self.shorthand()
-        if many is not None:
-            return _Term(f"[{many}]")
-        return _Term(_quoted(self.character()))
-
-    def shorthand(self) -> str | None:
-        r"""What \d, \w, \s, \p{..} or their opposites hold, as in brackets; else None."""
-        if (property_ := _PROPERTY.match(self.pattern, self.at + 1)) is not None:
-            self.at = property_.end()
-            return "\\" + property_[0]
-        name = self.pattern[self.at + 1 : self.at + 2]
-        if name.lower() not in _CLASSES:
-            return None
-        self.at += 2
-        ranges = _CLASSES[name.lower()]
-        return _written(ranges if name.islower() else _others(ranges))
-
-    def character(self) -> str:
-        """The character that an escape stands for."""
-        text, at = self.pattern, self.at + 1
-        name = text[at : at + 1]
-        if code := _HEX.match(text, at):
-            point, end = int(code[1] or code[2] or code[3], 16), code.end()
-            low = _LOW_HALF.match(text, end)
-            if low and 0xD800 <= point < 0xDC00:
-                point = 0x10000 + (point - 0xD800) * 0x400 + int(low[1], 16) - 0xDC00
-                end = low.end()
-            if point > _LAST or 0xD800 <= point < 0xE000:
-                raise self.wrong("no character has this number")
-            self.at = end
-            return chr(point)
-        if name in _CONTROLS:
-            self.at += 2
-            return _CONTROLS[name]
-        if name == "0" and not text[at + 1 : at + 2].isdigit():
-            self.at += 2
-            return "\0"
-        if name == "c" and text[at + 1 : at + 2].isascii() and text[at + 1 : at + 2].isalpha():
-            self.at += 3
-            return chr(ord(text[at + 1]) % 32)
-        if not name or (name.isascii() and name.isalnum()):
-            raise self.wrong(f'ECMA-262 has no "\\{name}": write what it stands for')
-        self.at += 2
-        return name
-
-    def bracket(self) -> str:
-        """What stands in brackets, with them; `at` is behind the first."""
-        start = self.at - 1
-        negated = self.pattern.startswith("^", self.at)
-        self.at += negated
-        items: list[str] = []
-        while not self.pattern.startswith("]", self.at):
-            many, low = self.member()
-            if not (self.pattern.startswith("-", self.at) and self.at + 1 < len(self.pattern)):
-                items.append(many)
-                continue
-            if self.pattern.startswith("]", self.at + 1):
-                items.append(many)
-                continue
-            place, self.at = self.at, self.at + 1
-            others, high = self.member()
-            if not low or not high:  # such as [\w-.]
-                items.append(many + r"\-" + others)
-            elif low > high:
-                self.at = place
-                raise self.wrong("the range ends before it begins")
-            else:
-                items.append(f"{many}-{others}")
-        if self.at >= len(self.pattern):
-            self.at = start
-            raise self.wrong("this bracket is never closed")
-        self.at += 1
-        if not items:
-            return _ANYTHING if negated else rf"[^{_ANYTHING[1:]}"
-        return f"[{'^' * negated}{''.join(items)}]"
-
-    def member(self) -> tuple[str, str]:
-        """One member of a class as text, and the character that it is, "" for a shorthand."""
-        if self.at >= len(self.pattern):
-            raise self.wrong("a bracket is never closed")
-        if self.pattern[self.at] != "\\":
-            character = self.pattern[self.at]
-            self.at += 1
-        elif self.pattern.startswith("b", self.at + 1):
-            character = "\b"
-            self.at += 2
-        elif (many := self.shorthand()) is not None:
-            return many, ""
+def _class(text: str) -> str:
+    """Brackets with what they hold; "" if a range ends before it begins."""
+    negated = text.startswith("[^")
+    members: list[str] = []
+    for low, high in _RANGE.findall(text[1 + negated : -1]):
+        first, last = (_CLASSES.get(end) or _meant(end) for end in (low, high or low))
+        if not high:
+            members.append(_quoted(first))
+        elif len(first) > 1 or len(last) > 1:  # such as [\w-.]
+            members += [_quoted(first), r"\-", _quoted(last)]
+        elif first > last:
+            return ""
         else:
-            character = self.character()
-        return _member(character), character
+            members.append(f"{_quoted(first)}-{_quoted(last)}")
+    if not members:
+        return _ANYTHING if negated else _NOTHING
+    return f"[{'^' * negated}{''.join(members)}]"
 
 
-def _quoted(character: str) -> str:
-    """A character outside brackets."""
-    return f"\\{character}" if character in r"\.+*?()|[]{}^$" else _printable(character)
-
-
-def _member(character: str) -> str:
-    """A character in brackets; Rust has sets in sets and three operators there."""
-    return f"\\{character}" if character in r"\[]^-&~" else _printable(character)
-
-
-def _printable(character: str) -> str:
-    return character if character.isprintable() else rf"\x{{{ord(character):X}}}"
-
-
-def _written(ranges: _Ranges) -> str:
-    return "".join(
-        _member(chr(low)) + ("" if low == high else "-" + _member(chr(high)))
-        for low, high in ranges
-    )
-
-
-def _others(ranges: _Ranges) -> _Ranges:
-    """The characters outside ranges in order."""
-    starts = [0, *(high + 1 for _, high in ranges)]
-    ends = [*(low - 1 for low, _ in ranges), _LAST]
-    return [(low, high) for low, high in zip(starts, ends, strict=True) if low <= high]
+def _quoted(text: str) -> str:
+    """One character as Rust's text, in brackets or outside; classes as they are."""
+    if len(text) > 1:
+        return text
+    if text in r"\.+*?()|[]{}^$-&~":
+        return f"\\{text}"
+    return text if text.isprintable() else rf"\x{{{ord(text):X}}}"
