@@ -1,19 +1,24 @@
 """Parsers of other people's making that judge the texts of the shipped grammars."""
 
+import ast
 import json
 import re
+import sys
+import warnings
 from collections.abc import Callable
 from datetime import date
 from decimal import Decimal
 from email.headerregistry import Address
 from typing import Any
 
+import sqlglot
 from jsonschema import Draft202012Validator, FormatChecker, ValidationError
 from lark import Lark
 from lark.exceptions import LarkError
-from parse_c import parse_c
-from parse_python import parse_python
-from parse_sql import parse_sql
+from pycparser import CParser
+from pycparser.c_parser import ParseError
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
 
 from backend.grammar.sources import shipped
 
@@ -69,7 +74,7 @@ def _refuse(constant: str) -> None:
 
 def judge_json(text: str) -> None:
     """An object or an array, whose strings are whole characters."""
-    value = json.loads(text, parse_constant=_refuse)
+    value = json.loads(text, judge_constant=_refuse)
     _require(isinstance(value, (dict, list)), "neither an object nor an array")
     json.dumps(value, ensure_ascii=False).encode()
 
@@ -210,25 +215,82 @@ def judge_list(text: str) -> None:
         _require(len(words) <= 80 and not re.search(r"[\x00-\x1f\x7f]", words), "no short line")
 
 
+#: The spelling by which `grammars/c.lark` tells type names from other names.
+_TYPE_NAME = re.compile(r"[A-Za-z_]\w*_t|FILE|DIR|bool|va_list|jmp_buf", re.ASCII)
+_LITERAL_OR_COMMENT = re.compile(
+    r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|(?P<comment>/\*.*?\*/|//[^\n]*)', re.DOTALL
+)
+_DIRECTIVE = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
+
+
+def judge_c(text: str) -> None:
+    """Raise ValueError if pycparser rejects the text; every type-like name counts as declared."""
+    bare = _DIRECTIVE.sub("", _without_comments(text.replace("\\\n", "")))
+    words = set(re.findall(r"[A-Za-z_]\w*", bare, re.ASCII))
+    names = sorted(word for word in words if _TYPE_NAME.fullmatch(word))
+    declared = "".join(f"typedef int {name};\n" for name in names)
+    try:
+        CParser().parse(declared + bare)
+    except (ParseError, AssertionError, AttributeError) as error:
+        raise ValueError(f"pycparser rejects the text: {error}") from error
+
+
+def _without_comments(text: str) -> str:
+    """The text with each comment as one space, as C's third translation phase leaves it."""
+    return _LITERAL_OR_COMMENT.sub(lambda match: " " if match["comment"] else match[0], text)
+
+
+def judge_python(text: str) -> None:
+    """Raises ValueError if the text is not a Python module."""
+    with warnings.catch_warnings():
+        # Doubtful escapes and literals only warn; an error here would hide which they are.
+        warnings.simplefilter("ignore")
+        try:
+            ast.parse(text)
+        except SyntaxError as error:
+            raise ValueError(f"Python refuses {text!r}: {error}") from error
+
+
+#: sqlglot recurses some twenty frames a bracket; how deep a text nests is not what is judged.
+_FRAMES = 20_000
+
+
+def judge_sql(text: str) -> None:
+    """Raises ValueError unless sqlglot reads the text as exactly one statement that it knows."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, _FRAMES))
+    try:
+        statements = sqlglot.parse(text)
+    except SqlglotError as error:
+        raise ValueError(f"sqlglot refuses {text!r}: {error}") from error
+    finally:
+        sys.setrecursionlimit(limit)
+    if len(statements) != 1 or statements[0] is None:
+        raise ValueError(f"{text!r} is not exactly one statement")
+    if isinstance(statements[0], exp.Command):
+        # What sqlglot does not understand it passes on unread.
+        raise ValueError(f"sqlglot does not know the statement {text!r}")  # noqa: TRY004
+
+
 def judge_sql_block(text: str) -> None:
     """Any text, then one fenced block of SQL, which ends the text."""
     prose, fence, block = text.partition("```sql\n")
     _require(fence and "```" not in prose, "no fence, or another one before it")
     code, end, after = block.partition("\n```")
     _require(end and not after, "the fence is open, or not the end")
-    parse_sql(code)
+    judge_sql(code)
 
 
 JUDGES: dict[str, Judge] = {
     "arithmetic": judge_arithmetic,
-    "c": parse_c,
+    "c": judge_c,
     "contact": judge_contact,
     "chess": judge_chess,
     "date": judge_date,
     "json": judge_json,
     "list": judge_list,
-    "python": parse_python,
-    "sql": parse_sql,
+    "python": judge_python,
+    "sql": judge_sql,
     "sql_block": judge_sql_block,
     "tool_call": judge_tool_call,
     "yes_no": judge_yes_no,

@@ -24,9 +24,8 @@ from backend.engines.draft import ModelNetwork
 from backend.engines.fake import FakeEngine
 from backend.errors import DerbyError
 from backend.events import Event, Finished, Step
-from backend.grammar.compile import behind, definition_of
 from backend.grammar.constraint import GrammarConstraint
-from backend.grammar.sources import FOLDER, GrammarSource
+from backend.grammar.sources import FOLDER, GrammarSource, behind, definition_of
 from backend.grammar.vocabulary import compile_matcher, slices_of, vocabulary_of
 from backend.results.score import Score
 from backend.strategies.registry import strategies

@@ -5,7 +5,7 @@ from typing import Any
 
 from backend.decoding.sampling import COLDEST
 from backend.export.code import Variable, assigned, call, published
-from backend.grammar.compile import composed
+from backend.grammar.sources import composed
 from backend.libraries.library import NO_DRAFT, Settings
 from backend.libraries.transformers import NGRAM, load_arguments
 from backend.types import ModelSpec, Request, template_options

@@ -22,10 +22,8 @@ from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
 from backend.errors import DerbyError, check_range
-from backend.grammar.compile import definition_of, refusal, too_much
-from backend.grammar.judge import Judgement, judge
-from backend.grammar.schema import read
-from backend.grammar.sources import GrammarSource
+from backend.grammar.schema import Judgement, judge, read
+from backend.grammar.sources import GrammarSource, definition_of, refusal, too_much
 from backend.grammar.vocabulary import compile_matcher, vocabulary_of
 from backend.processes import die_with_parent, from_lasting_thread
 from backend.text import ByteTokenizer

@@ -22,8 +22,7 @@ import numpy as np
 from backend.decoding.seams import NOTHING, Constraint, Masks
 from backend.errors import DerbyError
 from backend.grammar.check import check, never
-from backend.grammar.compile import behind, definition_of, too_much
-from backend.grammar.sources import GrammarSource, shipped
+from backend.grammar.sources import GrammarSource, behind, definition_of, shipped, too_much
 from backend.grammar.vocabulary import compile_matcher, slices_of, vocabulary_of
 from backend.machine import threads
 from backend.text import Tokenizer

@@ -1,12 +1,16 @@
-"""Grammars as text: what a constraint is compiled from, and the ones that ship."""
+"""Grammars as text, the ones that ship, and what llguidance gets of them: its definition, or one
+sentence on what is wrong.
+"""
 
+import json
 import re
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from backend.errors import DerbyError, check_range, invalid_character, unknown
+from backend.grammar.schema import read
 
 Kind = Literal["lark", "json_schema", "regex", "gbnf"]
 
@@ -76,3 +80,140 @@ def grammar_from_file(path: Path) -> GrammarSource:
                 raise DerbyError(f"Cannot read the grammar {path}: {error}.") from error
             return GrammarSource(kind, text, path.name.removesuffix(suffix))
     raise unknown("kind of grammar", path.name, _SUFFIXES)
+
+
+#: At most one space, or a line break and an indent, wherever JSON allows white space: a small model
+#: that may write one more space for ever will. A schema's own `x-guidance` layout wins.
+JSON_WHITESPACE = r" |\r?\n( {0,32}|\t{0,16})"
+_LAYOUT_KEYS = {"whitespace_flexible", "whitespace_pattern"}
+#: "%import sql" alone on its line: the rule `sql` is the shipped grammar of that name.
+_IMPORT = re.compile(r"(?m)^%import[ \t]+([a-z_]+)[ \t]*\r?$")
+#: A name that no grammar of one part has.
+_BODY = "body"
+
+_TITLES: dict[Kind, str] = {
+    "lark": "The grammar",
+    "json_schema": "The JSON Schema",
+    "regex": "The regular expression",
+    "gbnf": "The GBNF",
+}
+#: "at 3(7): message", or without the "at": line 3, byte column 7.
+_PLACE = re.compile(r"\A(?:at )?(\d+)\(\d+\): ")
+#: Where the engine prints its own form of an expression, or advice to writers of Lark.
+_DUMP = re.compile(r"(?::? +\((?:And|Or|Not|Concat|Repeat|Regex|SearchRegex)|; consider)\b.*")
+#: Words of the engine on what it could follow if there were less of it.
+_LIMIT = re.compile(
+    r"(?i)unable to determine|exceeded|too (?:big|large|many|complex)|max is|limit|fuel"
+)
+_LONGEST = 300
+
+
+@lru_cache(maxsize=64)
+def definition_of(source: GrammarSource) -> str:
+    """A grammar as llguidance's JSON, so that no text can be taken for another format. Nothing is
+    compiled. Raises DerbyError for what is no JSON or GBNF, and for imports of what does not ship.
+    """
+    match source.kind:
+        case "json_schema":
+            grammar = {"json_schema": _schema(source)}
+        case "regex":
+            grammar = {"lark_grammar": f"start: {_body(source)}"}
+        case "lark":
+            grammar = {"lark_grammar": composed(source.text)}
+        case "gbnf":
+            from llguidance.gbnf_to_lark import gbnf_to_lark
+
+            try:
+                grammar = {"lark_grammar": gbnf_to_lark(source.text)}
+            except Exception as error:  # its own errors, and some of no class of their own
+                raise refusal(source, str(error)) from error
+    return json.dumps({"grammars": [grammar]})
+
+
+def behind(definition: str, lead: str, closing: str = "") -> str:
+    """The definition of the same texts with `lead` in front of each, or else with anything up to
+    the first `closing`.
+    """
+    (grammar,) = json.loads(definition)["grammars"]
+    start = f"start: LEAD @{_BODY}\nLEAD: {json.dumps(lead or closing, ensure_ascii=False)}"
+    if closing:
+        ended = regex_literal(f"(?s:.*){re.escape(closing)}(?s:.*)")
+        start = start.replace("LEAD: ", f"TEXT: /(?s:.*)/ & ~{ended}\nLEAD: TEXT ")
+    return json.dumps({"grammars": [{"lark_grammar": start}, {**grammar, "name": _BODY}]})
+
+
+def composed(text: str) -> str:
+    """A Lark text with the shipped grammars that it imports, as rules behind its last line, so that
+    its own lines keep their numbers. Raises DerbyError for an import of another.
+    """
+    names = dict.fromkeys(_IMPORT.findall(text))
+    for name in names:
+        if name not in shipped():
+            raise unknown("grammar", name, shipped())
+    rules = (f"\n{name}: {_body(shipped()[name])}" for name in names)
+    return _IMPORT.sub("", text) + "".join(rules)
+
+
+def _body(source: GrammarSource) -> str:
+    """A grammar as the body of a rule in another one, with its own %ignore."""
+    match source.kind:
+        case "lark":
+            return f"%lark {{\n{composed(source.text)}\n}}"
+        case "regex":
+            return regex_literal(source.text.rstrip("\r\n"))
+        case _:
+            return f"%json {json.dumps(_schema(source))}"
+
+
+def regex_literal(pattern: str) -> str:
+    """Write a regular expression as Lark does, between slashes.
+
+    Raises DerbyError for one that ends in half an escape.
+    """
+    from llguidance import regex_to_lark
+
+    if (len(pattern) - len(pattern.rstrip("\\"))) % 2:
+        raise invalid_character("regular expression", pattern, len(pattern) - 1)
+    return f"/{regex_to_lark(pattern)}/"
+
+
+def _schema(source: GrammarSource) -> Any:
+    try:
+        schema = read(source.text).value
+    except (ValueError, ArithmeticError, RecursionError) as error:
+        raise refusal(source, str(error)) from error
+    if isinstance(schema, dict):
+        layout = schema.get("x-guidance", {})
+        if isinstance(layout, dict) and _LAYOUT_KEYS.isdisjoint(layout):
+            schema["x-guidance"] = {"whitespace_pattern": JSON_WHITESPACE, **layout}
+    return schema
+
+
+def too_much() -> DerbyError:
+    """The error for a grammar that meets a limit of time or memory, or makes the engine crash."""
+    return DerbyError(
+        "The grammar takes too much time or memory: simplify it, and give every rule a way to end."
+    )
+
+
+def refusal(source: GrammarSource, printed: str) -> DerbyError:
+    """The error with llguidance's own words against a grammar, and the line that they name."""
+    place = _PLACE.match(printed)
+    where = f" at line {place[1]}" if place and source.kind == "lark" else ""
+    words = printed[place.end() if place else 0 :].strip().removeprefix("Parser Error: ")
+    inner = re.search(r"(?m)^error: (.+)$", words)  # of a regular expression
+    why = _DUMP.sub("", inner[1] if inner else words.partition("\n")[0])[:_LONGEST].rstrip(".:")
+    if why.startswith("Unimplemented keys: "):
+        return DerbyError(
+            f"The JSON Schema uses {why.partition(': ')[2].strip('[]')}, which a grammar cannot "
+            'enforce: leave it out, or add "x-guidance": {"lenient": true} at its top, and it is '
+            "checked at the end."
+        )
+    if why.startswith("NoExtension"):
+        why = "no text fits it"
+    if _LIMIT.search(why):
+        return DerbyError(
+            f"{_TITLES[source.kind]} is more than can be followed while a text is written{where} "
+            f"({why}): simplify that part."
+        )
+    return DerbyError(f"{_TITLES[source.kind]} is wrong{where}: {why}.")

@@ -13,8 +13,7 @@ from typing import Any
 
 from backend.engines.declaration import EngineDeclaration, Say
 from backend.errors import DerbyError
-from backend.grammar.compile import composed, definition_of, regex_literal
-from backend.grammar.sources import GrammarSource
+from backend.grammar.sources import GrammarSource, composed, definition_of, regex_literal
 from backend.libraries.library import NO_DRAFT, Emit, Library, Serving, Settings, require_package
 from backend.libraries.llama_server import wheel
 from backend.libraries.stream import explained, openai_body, stream_answer

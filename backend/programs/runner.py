@@ -17,8 +17,7 @@ from backend.decoding.sampling import Sampler
 from backend.decoding.seams import NOTHING, UNMASKED, Constraint, Masks
 from backend.errors import DerbyError
 from backend.events import Event, Fed, Filled, Finished, Reason
-from backend.grammar.compile import regex_literal
-from backend.grammar.sources import GrammarSource
+from backend.grammar.sources import GrammarSource, regex_literal
 from backend.programs.parser import Gen, Program, Select, Slot, Text, Value
 from backend.types import Proposal, Request, Sampling
 

@@ -9,8 +9,14 @@ from lib import accepts, examples
 
 from backend.errors import DerbyError
 from backend.grammar.check import check
-from backend.grammar.compile import composed
-from backend.grammar.sources import MAX_BYTES, GrammarSource, Kind, grammar_from_file, shipped
+from backend.grammar.sources import (
+    MAX_BYTES,
+    GrammarSource,
+    Kind,
+    composed,
+    grammar_from_file,
+    shipped,
+)
 
 
 def lark(text: str) -> GrammarSource:

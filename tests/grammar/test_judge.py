@@ -2,7 +2,7 @@
 
 import pytest
 
-from backend.grammar.judge import Judgement, judge
+from backend.grammar.schema import Judgement, judge
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 
 from backend.errors import DerbyError
 from backend.grammar.check import check as fit_of
-from backend.grammar.compile import definition_of
-from backend.grammar.judge import judge
-from backend.grammar.schema import read
-from backend.grammar.sources import GrammarSource
+from backend.grammar.schema import judge, read
+from backend.grammar.sources import GrammarSource, definition_of
 from backend.grammar.vocabulary import compile_matcher, vocabulary_of
 from backend.text import ByteTokenizer
 

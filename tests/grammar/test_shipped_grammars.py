@@ -7,8 +7,7 @@ import pytest
 from judges import JUDGES
 from lib import accepts, examples
 
-from backend.grammar.compile import definition_of
-from backend.grammar.sources import GrammarSource, shipped
+from backend.grammar.sources import GrammarSource, definition_of, shipped
 from backend.grammar.vocabulary import compile_matcher, vocabulary_of
 from backend.text import ByteTokenizer
 

@@ -10,8 +10,7 @@ import pytest
 from lib import examples
 from llguidance import LLInterpreter, LLTokenizer, TokenizerWrapper
 
-from backend.grammar.compile import definition_of
-from backend.grammar.sources import GrammarSource, shipped
+from backend.grammar.sources import GrammarSource, definition_of, shipped
 from backend.grammar.vocabulary import CODE_SLICES, SLICES, compile_matcher, slices_of
 
 EOS = 256
