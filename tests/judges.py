@@ -74,7 +74,7 @@ def _refuse(constant: str) -> None:
 
 def judge_json(text: str) -> None:
     """An object or an array, whose strings are whole characters."""
-    value = json.loads(text, judge_constant=_refuse)
+    value = json.loads(text, parse_constant=_refuse)
     _require(isinstance(value, (dict, list)), "neither an object nor an array")
     json.dumps(value, ensure_ascii=False).encode()
 
