@@ -1,4 +1,4 @@
-"""Declarations that other installed packages bring, found by their entry points.
+"""Declarations that other installed packages bring by their entry points.
 
 A plug-in that cannot be imported, or declares something else, is one sentence among the problems:
 never an error of the app.
@@ -25,7 +25,7 @@ def load_declared(
     Each entry point must name an instance of `kind` whose name is not taken. Returns with them a
     sentence on each that was left out. Raises nothing.
     """
-    found = {declaration.name: declaration for declaration in ours}
+    declared = {declaration.name: declaration for declaration in ours}
     problems: list[str] = []
     for entry in sorted(entry_points(group=group), key=lambda entry: (entry.name, entry.value)):
         try:
@@ -36,11 +36,11 @@ def load_declared(
             continue
         if not isinstance(declaration, kind):
             problems.append(_left_out(entry, f"no {kind.__name__}"))
-        elif declaration.name in found:
+        elif declaration.name in declared:
             problems.append(_left_out(entry, f"{declaration.name!r} is taken"))
         else:
-            found[declaration.name] = declaration
-    return found, tuple(problems)
+            declared[declaration.name] = declaration
+    return declared, tuple(problems)
 
 
 def _left_out(entry: EntryPoint, reason: str) -> str:

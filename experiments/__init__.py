@@ -1,5 +1,3 @@
-"""What the developers of Decode Derby measure now and then, run by `python -m experiments NAME`.
-
-Outside the product and its checks: nothing in `backend`, `page` or `app.py` imports it. It may
-import all of `backend`.
+"""What the developers of Decode Derby run now and then, by `python -m experiments NAME`: training
+of drafts, the built-in model's assets, and measurements. Nothing of the product imports it.
 """

@@ -11,7 +11,7 @@ from backend.bench.plan import Plan
 from backend.bench.prompts import PROMPTS, Prompt, prompts_in
 from backend.bench.rows import Row, row_of
 from backend.bench.runner import warmed
-from backend.bench.summary import ALL, ColumnResult, measured, results, winner
+from backend.bench.summary import ALL, HEADINGS, ColumnResult, cells, measured, results, winner
 from backend.errors import DerbyError
 from backend.export.tables import csv_of
 from backend.form import read_race
@@ -25,9 +25,6 @@ from page.race import events_of
 
 #: Characters of a prompt set.
 MOST_TEXT = 200_000
-
-HEADERS = ["column", "speed-up", "95% interval", "tokens/pass", "accepted", "TPOT, ms", "TTFT, ms"]
-HEADERS += ["same text"]
 
 
 def fill(host: Host, offer: Offer, fields: Fields) -> None:
@@ -49,7 +46,9 @@ def fill(host: Host, offer: Offer, fields: Fields) -> None:
         stop = gr.Button("Stop", elem_id="bench-stop")
         save = gr.Button("Download", elem_id="bench-save")
     status = plain(elem_id="bench-status")
-    table = gr.Dataframe([], headers=HEADERS, interactive=False, wrap=True, elem_id="bench-table")
+    table = gr.Dataframe(
+        [], headers=[*HEADINGS], interactive=False, wrap=True, elem_id="bench-table"
+    )
     plot = gr.ScatterPlot(
         x="column",
         y="speed-up",
@@ -130,12 +129,8 @@ async def raced(host: Host, race: Race, seconds: float) -> Scoreboard:
 
 async def outputs_of(plan: Plan, rows: Sequence[Row], *, over: bool) -> tuple[Any, ...]:
     """The verdict, the table, the plot and the rows as CSV."""
-    known = [
-        each
-        for each in results(measured(plan, rows))
-        if (each.category, each.machine) == (ALL, ALL)
-    ]
     each = measured(plan, rows)
+    known = [result for result in results(each) if result.category == ALL]
     points = [
         {"column": m.column, "speed-up": m.figures.speedup, "what": "a prompt"}
         for m in each
@@ -154,23 +149,6 @@ async def outputs_of(plan: Plan, rows: Sequence[Row], *, over: bool) -> tuple[An
     frame = pd.DataFrame(points, columns=["column", "speed-up", "what"])
     plot = gr.ScatterPlot(frame, visible=True) if over and points else gr.ScatterPlot(visible=False)
     return status, [cells(result) for result in known], plot, csv_of([heads, *lines])
-
-
-def cells(result: ColumnResult) -> list[str]:
-    def written(value: float | None, form: str) -> str:
-        return DASH if value is None else form.format(value)
-
-    low, high = result.interval or (None, None)
-    return [
-        result.column,
-        written(result.speedup, "{:.2f}\N{MULTIPLICATION SIGN}"),
-        f"{low:.2f}{DASH}{high:.2f}" if low and high and low < high else DASH,
-        written(result.tokens_per_forward, "{:.2f}"),
-        written(result.acceptance, "{:.0%}"),
-        written(result.tpot, "{:.1f}"),
-        written(result.ttft, "{:.0f}"),
-        f"{result.equal} of {result.prompts}",
-    ]
 
 
 def verdict(known: Sequence[ColumnResult]) -> str:

@@ -1,7 +1,6 @@
-"""Measures columns: the benchmark, the equality matrix, and the search for
-settings to use.
+"""Measures many prompts: the benchmark of page, command line and cluster, the search for settings
+to use, and the equality matrix.
 
-A benchmark is a plan (`plan`), rows of what was measured (`rows`), a runner that makes those that
-are left (`runner`), and tables that are folds over rows (`summary`). The page's, the command line's
-and a cluster's benchmark are this one.
+A benchmark is a plan (`plan`), a row for each of its jobs (`rows`), what makes them (`runner`, or a
+Ray cluster), and medians over rows (`summary`).
 """

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from backend.bench.plan import Plan
-from backend.bench.rows import Row, left_of, row_of
-from backend.bench.runner import Say, boards_of, raced
+from backend.bench.rows import Row, remaining, row_of
+from backend.bench.runner import boards_of, raced
 from backend.errors import DerbyError
+from backend.models.files import Say
 
 #: What the machines need of this program; the packages are installed there.
 CODE = Path(__file__).resolve().parents[2]
@@ -74,7 +75,7 @@ def run_on_cluster(address: str, plan: Plan, done: Sequence[Row], say: Say) -> I
 def _rows(plan: Plan, done: Sequence[Row], say: Say) -> Iterator[Row]:
     """Ray's pool gives a free actor the next job. What was lost comes again in another round."""
     errors = import_module("ray.exceptions")
-    waiting, lost = [job.number for job in left_of(plan, done)], Counter[int]()
+    waiting, lost = [job.number for job in remaining(plan, done)], Counter[int]()
     pool, machines = _pool(plan)
     say(f"{len(waiting)} prompts run on {machines} machines.")
     while waiting:

@@ -66,11 +66,8 @@ class Plan:
 
     @cached_property
     def jobs(self) -> tuple[Job, ...]:
-        """In each, the columns run alone, one after another. Who begins rotates, so that no column
-        gains from its place.
-        """
+        """In each, the columns run alone, one after another. Who begins rotates."""
         numbers: dict[tuple[str, ...], int] = {}
-        every = product(self.targets, enumerate(self.prompts))
         return tuple(
             Job(
                 number,
@@ -86,7 +83,9 @@ class Plan:
                 numbers.setdefault((prompt.text, *prompt.later), len(numbers)),
                 prompt.later,
             )
-            for number, (target, (place, prompt)) in enumerate(every)
+            for number, (target, (place, prompt)) in enumerate(
+                product(self.targets, enumerate(self.prompts))
+            )
         )
 
     @cached_property
@@ -94,8 +93,8 @@ class Plan:
         """The same for the same prompts, columns, models, settings, versions and machine."""
         settings = self.columns, replace(self.request, prompt="-"), self.targets
         place = () if self.anywhere else this_machine()
-        said = repr((settings, tuple(self.prompts), versions(), place))
-        return sha256(said.encode(errors="surrogatepass")).hexdigest()[:32]
+        text = repr((settings, tuple(self.prompts), versions(), place))
+        return sha256(text.encode(errors="surrogatepass")).hexdigest()[:32]
 
     def __str__(self) -> str:
         """What the results hold for but the models, in a few words."""

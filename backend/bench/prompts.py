@@ -1,5 +1,5 @@
-"""Prompts to measure with: a few of our own, or the questions of Spec-Bench (arXiv 2401.07851),
-SPEED-Bench (arXiv 2604.09557) or a file like theirs.
+"""Prompts to measure with: a few of our own, a prompt a line, or questions as Spec-Bench (arXiv
+2401.07851) and SPEED-Bench (arXiv 2604.09557) have them.
 """
 
 from dataclasses import dataclass
@@ -11,9 +11,6 @@ from pydantic import AliasChoices, BaseModel, BeforeValidator, Field
 
 from backend.errors import DerbyError
 from backend.untrusted import UntrustedError, read_json
-
-#: Prompts that one run may be asked for.
-MOST_PROMPTS = 1_000_000
 
 #: Turns of a question, and JSON values of its line.
 MOST_TURNS, MOST_VALUES = 100, 10_000
@@ -37,26 +34,6 @@ class Prompt:
     later: tuple[str, ...] = ()
 
 
-def _said(turn: Any) -> Any:
-    """What the user says in a turn: text, or a message, as SPEED-Bench's own script writes it."""
-    match turn:
-        case {"role": "user", "content": said}:
-            return said
-    return turn
-
-
-class _Question(BaseModel):
-    """A line of either file, as far as it is used."""
-
-    category: str
-    question_id: int | str = ""
-    turns: Annotated[
-        list[Annotated[str, BeforeValidator(_said), Field(pattern=r"\S")]],
-        Len(1, MOST_TURNS),
-        Field(validation_alias=AliasChoices("turns", "messages")),
-    ]
-
-
 PROMPTS = (
     Prompt("explain", "Explain to a student how a key-value cache speeds up a language model."),
     Prompt(
@@ -72,64 +49,67 @@ PROMPTS = (
 )
 
 
-def read_prompts(path: Path) -> tuple[Prompt, ...]:
-    """The questions of a JSON Lines file with `category` and `turns`, or `messages` of a user.
+def _content(turn: Any) -> Any:
+    """A turn's text; SPEED-Bench's own script writes it as a message."""
+    match turn:
+        case {"role": "user", "content": content}:
+            return content
+    return turn
 
-    Raises DerbyError naming the line that is not of that form.
-    """
+
+class _Question(BaseModel):
+    """A line of either file, as far as it is used."""
+
+    category: str
+    question_id: int | str = ""
+    turns: Annotated[
+        list[Annotated[str, BeforeValidator(_content), Field(pattern=r"\S")]],
+        Len(1, MOST_TURNS),
+        Field(validation_alias=AliasChoices("turns", "messages")),
+    ]
+
+
+def read_prompts(path: Path) -> tuple[Prompt, ...]:
+    """The prompts of a file, as `prompts_in` has them. Raises DerbyError."""
     try:
-        data = path.read_bytes()
-        if data.startswith(b"PAR1"):
-            raise DerbyError(
-                f"{path} is a Parquet file: make JSON Lines of it with pandas.read_parquet(FILE)"
-                '.to_json(NEW, orient="records", lines=True), and name those.'
-            )
-        text = data.decode()
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise DerbyError(f"Cannot read prompts from {path}: {error}.") from error
-    return questions_in(text, str(path))
+    return prompts_in(text, str(path))
 
 
-def questions_in(text: str, where: str) -> tuple[Prompt, ...]:
-    """The same of a text, which is called `where` in errors."""
-    lines = enumerate(text.split("\n"), 1)
-    prompts = [_question(line, f"{where}, line {n}") for n, line in lines if line.strip()]
-    if not prompts:
-        raise DerbyError(f"{where} has no questions.")
-    return tuple(prompts)
+def prompts_in(text: str, where: str) -> tuple[Prompt, ...]:
+    """The prompts of a text, which errors call `where`: questions in JSON Lines, or a prompt a
+    line. Raises DerbyError, which names the line that is no question.
+    """
+    lines = [(n, line.strip()) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
+    if not lines:
+        raise DerbyError(f"{where} has no prompts: write one per line, or JSON Lines.")
+    if lines[0][1].startswith("{"):
+        return tuple(_question(line, f"{where}, line {n}") for n, line in lines)
+    return tuple(Prompt("own", line) for _, line in lines)
 
 
 def _question(line: str, where: str) -> Prompt:
     try:
-        found: _Question = read_json(
-            _Question, line.encode(errors="surrogatepass"), "it", MOST_VALUES
-        )
+        data = line.encode(errors="surrogatepass")
+        question: _Question = read_json(_Question, data, "it", MOST_VALUES)
     except UntrustedError as error:
         raise DerbyError(
             f"{where} is not a question with a category and turns: {error.clause}."
         ) from error
-    first, *later = found.turns
+    first, *later = question.turns
     if first.startswith(PLACEHOLDER):
         raise DerbyError(
             f"{where} is a placeholder: SPEED-Bench's prepare.py fetches the texts of others, so "
             "run it and name the file that it writes."
         )
-    merged = isinstance(found.question_id, int) and found.category in MT_BENCH
-    return Prompt("multi-turn" if merged else found.category, first, tuple(later))
-
-
-def prompts_in(text: str, where: str) -> tuple[Prompt, ...]:
-    """The prompts of a text: questions in JSON Lines, or a prompt a line. Raises DerbyError."""
-    if text.lstrip().startswith("{"):
-        return questions_in(text, where)
-    lines = tuple(Prompt("own", line.strip()) for line in text.split("\n") if line.strip())
-    if not lines:
-        raise DerbyError(f"{where} has no prompts: write one per line, or JSON Lines.")
-    return lines
+    merged = isinstance(question.question_id, int) and question.category in MT_BENCH
+    return Prompt("multi-turn" if merged else question.category, first, tuple(later))
 
 
 def sample(prompts: tuple[Prompt, ...], count: int) -> tuple[Prompt, ...]:
-    """`count` of the prompts, spread evenly over the file, so that every category is in."""
+    """`count` of the prompts, spread evenly over the file, so that every category is in; 0: all."""
     if not 0 < count < len(prompts):
         return prompts
     return tuple(prompts[i * len(prompts) // count] for i in range(count))

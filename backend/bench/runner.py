@@ -1,19 +1,43 @@
-"""Runs the jobs of a plan that are left. Each row is there as soon as its job has ended."""
+"""Runs the remaining jobs of a plan, once the machine is quiet. Each row is there as soon as its
+job has ended.
+"""
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 from backend.bench.plan import Job, Plan
-from backend.bench.rows import Row, left_of, row_of
+from backend.bench.rows import Row, remaining, row_of
 from backend.errors import DerbyError
 from backend.events import Event, Preparing
+from backend.models.files import Say
+from backend.racing.ledger import Ledger
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.scoreboard import Scoreboard
+from backend.results.sentences import taken_by_others
 
 #: Of a model for which Race.raw_allowed made a difference.
 RAW = "The model has no chat template, so prompts are sent as they are."
 
-Say = Callable[[str], object]
+#: Seconds of one look at the machine, and the share that others may take of a quiet one.
+LOOK, QUIET = 1.0, 0.1
+
+
+def wait_for_quiet(seconds: int, say: Say) -> None:
+    """Wait until others leave the machine alone, so many seconds at most, and say so if they do
+    not.
+    """
+    for number in range(seconds):
+        ledger = Ledger()
+        time.sleep(LOOK)
+        conditions = ledger.conditions()
+        if conditions.others <= QUIET:
+            return
+        if not number:
+            used = taken_by_others(conditions)
+            say(f"Waiting until the machine is quiet, {seconds} s at most: {used}.")
+    if seconds:
+        say("The machine did not become quiet: only ratios can be trusted.")
 
 
 def warmed(jobs: Sequence[Job]) -> Iterator[tuple[Job, bool]]:
@@ -29,7 +53,7 @@ def run(
 ) -> Iterator[Row]:
     """The rows that `done` lacks; `race` runs one race."""
     raw = False
-    for job, counts in warmed(left_of(plan, done)):
+    for job, counts in warmed(remaining(plan, done)):
         if not counts:
             say("warming up")
             race(job.race)

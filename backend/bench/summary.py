@@ -1,4 +1,4 @@
-"""What rows come to: every column's medians over the prompts.
+"""What rows come to: every column's medians over the prompts, and how they are written.
 
 Columns are compared within one job, because absolute times drift on shared machines and ratios do
 not.
@@ -6,16 +6,14 @@ not.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain, zip_longest
 from statistics import median
-from typing import Annotated
 
 from backend.bench.plan import Plan
-from backend.bench.rows import Figures, Positions, Row
-from backend.results.figures import figure
+from backend.bench.rows import Figures, Row
+from backend.results.figures import DASH, factor, milliseconds
 from backend.results.intervals import median_ratio
 
-#: Stands for all categories, and for all machines.
+#: Stands for all categories.
 ALL = "all"
 
 
@@ -27,131 +25,149 @@ class Measured:
     category: str
     prompt: int
     figures: Figures
-    model: str = ""
-    machine: str = ""
+    model: str
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnResult:
-    """One column's medians over all prompts. Times in milliseconds.
+    """One column's medians over the prompts of a category. Times in milliseconds; None: unknown.
 
-    clock: whose time it is, as a score has it. speedup: median of the prompts' speed-ups over KV
-    reuse, with its 95 % interval, which only one clock has, and the lowest and highest in `spread`.
-    by_position: the accepted share of guesses 1, 2, 3, ... of a round, over all
-    prompts. overhead: a step's time outside draft, mask and forward. equal: prompts whose
-    text was that of KV reuse, each time, of those compared. None: unknown, as much is of servers.
+    speedup: median of the prompts' speed-ups over KV reuse, with its 95 % interval, which only
+    columns on their own clock have. equal: prompts whose text was that of KV reuse, each time.
     """
 
     column: str
-    clock: str
     category: str
     prompts: int
-    ttft: Annotated[float | None, figure("ttft")]
-    tpot: Annotated[float | None, figure("tpot")]
-    speedup: Annotated[float | None, figure("speedup")]
+    ttft: float | None
+    tpot: float | None
+    speedup: float | None
     interval: tuple[float, float] | None
-    spread: tuple[float, float] | None
-    tokens_per_forward: Annotated[float | None, figure("tokens_per_forward")]
-    acceptance: Annotated[float | None, figure("accepted")]
-    by_position: list[float]
-    overhead: float | None
-    mask: Annotated[float | None, figure("mask_wait")]
+    tokens_per_forward: float | None
+    acceptance: float | None
     equal: int
-    model: str = ""
-    machine: str = ALL
+    model: str
+
+
+HEADINGS = ("column", "speed-up", "95% interval", "tokens/pass", "accepted", "TPOT, ms", "TTFT, ms")
+HEADINGS += ("same text",)
+
+
+def cells(result: ColumnResult) -> list[str]:
+    """The result as it is written below HEADINGS."""
+    figures = (
+        ("{:.2f}", result.tokens_per_forward),
+        ("{:.0%}", result.acceptance),
+    )
+    return [
+        result.column,
+        DASH if result.speedup is None else factor(result.speedup),
+        interval_of(result) or DASH,
+        *(DASH if value is None else form.format(value) for form, value in figures),
+        *(DASH if time is None else milliseconds(time) for time in (result.tpot, result.ttft)),
+        f"{result.equal} of {result.prompts}",
+    ]
+
+
+def interval_of(result: ColumnResult) -> str:
+    """The speed-up's interval; "": there is none, or it is KV reuse's over itself."""
+    low, high = result.interval or (1.0, 1.0)
+    return f"{low:.2f}{DASH}{high:.2f}" if low < high else ""
+
+
+def by_category(results: Sequence[ColumnResult]) -> str:
+    """One model's results in Markdown, as Spec-Bench and SPEED-Bench print theirs: a line a column,
+    a cell a category. A cell has the speed-up over KV reuse with its 95 % interval, tokens per
+    pass, and the accepted share of the guesses.
+    """
+    prompts = {result.category: result.prompts for result in results}
+    lines: dict[str, dict[str, str]] = {}
+    for result in results:
+        _, speedup, _, tokens, accepted, *_ = cells(result)
+        interval = f" ({interval_of(result)})" if interval_of(result) else ""
+        known = [f"{speedup}{interval}", *(cell for cell in (tokens, accepted) if cell != DASH)]
+        lines.setdefault(result.column, {})[result.category] = ", ".join(known)
+    heads = ["column", *(f"{name} ({count})" for name, count in prompts.items())]
+    rows = [[column, *(line.get(name, DASH) for name in prompts)] for column, line in lines.items()]
+    table = [heads, ["---"] * len(heads), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in table)
 
 
 def winner(speedups: Iterable[tuple[str, float | None, tuple[float, float] | None]]) -> str:
     """Of names, speed-ups over KV reuse and their intervals, the name of the highest speed-up whose
     interval lies above 1; "" if there is none: what may be chance is not recommended.
     """
-    shown = [
+    faster = [
         (speedup, name)
         for name, speedup, interval in speedups
         if speedup is not None and interval is not None and interval[0] > 1
     ]
-    return max(shown, default=(0.0, ""))[1]
+    return max(faster, default=(0.0, ""))[1]
 
 
 def measured(plan: Plan, rows: Iterable[Row]) -> list[Measured]:
     """The figures of all rows, named by the plan, in its order."""
     return [
-        Measured(column.label, job.category, job.prompt, found, str(job.race.target), row.machine)
+        Measured(column.label, job.category, job.prompt, figures, str(job.race.target))
         for row in sorted(rows, key=lambda row: row.job)
         for job in [plan.jobs[row.job]]
         for turn in row.turns
-        for column, found in zip(plan.columns, turn, strict=True)
-        if isinstance(found, Figures)
+        for column, figures in zip(plan.columns, turn, strict=True)
+        if isinstance(figures, Figures)
     ]
 
 
 def failures(plan: Plan, rows: Iterable[Row]) -> list[str]:
     """A sentence on each column that failed, and at which prompt."""
     return [
-        f"{column.label}, prompt {plan.jobs[row.job].place + 1}: {found}"
+        f"{column.label}, prompt {plan.jobs[row.job].place + 1}: {reason}"
         for row in sorted(rows, key=lambda row: row.job)
         for turn in row.turns
-        for column, found in zip(plan.columns, turn, strict=True)
-        if isinstance(found, str) and found
+        for column, reason in zip(plan.columns, turn, strict=True)
+        if isinstance(reason, str) and reason
     ]
 
 
-def results(found: Iterable[Measured]) -> list[ColumnResult]:
-    """Every column's results by model: on all prompts, by category where there is more than one,
-    and by machine where there is more than one.
+def results(measurements: Iterable[Measured]) -> list[ColumnResult]:
+    """Every column's results by model: on all prompts, and by category where there is more than
+    one.
     """
-    models: dict[str, dict[tuple[str, str], dict[str, list[Measured]]]] = {}
-    for each in found:
-        parts = models.setdefault(each.model, {})
-        for part in dict.fromkeys([(ALL, ALL), (each.category, ALL), (ALL, each.machine)]):
-            parts.setdefault(part, {}).setdefault(each.column, []).append(each)
-    lines: list[ColumnResult] = []
-    for parts in models.values():
-        categories = [part for part in parts if part[0] != ALL]
-        machines = sorted(part for part in parts if part[1] != ALL)
-        several = [some for some in (categories, machines) if len(some) > 1]
-        for category, machine in [(ALL, ALL), *chain.from_iterable(several)]:
-            columns = parts[category, machine].values()
-            lines += [_result(of_column, category, machine) for of_column in columns]
-    return lines
+    models: dict[str, dict[str, dict[str, list[Measured]]]] = {}
+    for one in measurements:
+        categories = models.setdefault(one.model, {ALL: {}})
+        for category in dict.fromkeys((ALL, one.category)):
+            categories.setdefault(category, {}).setdefault(one.column, []).append(one)
+    return [
+        _result(of_column, category)
+        for categories in models.values()
+        for category, columns in categories.items()
+        if category == ALL or len(categories) > 2
+        for of_column in columns.values()
+    ]
 
 
-def _result(found: Sequence[Measured], category: str, machine: str) -> ColumnResult:
+def _result(measurements: Sequence[Measured], category: str) -> ColumnResult:
     """One column's medians over all turns, whose intervals count a prompt once. A prompt may come
     more than once; those answered by a single step say nothing of speed.
     """
-    figures = [each.figures for each in found]
-    fast = [each for each in found if each.figures.speedup]
-    speedups = [each.figures.speedup for each in fast]
-    ratio = median_ratio(speedups, [each.prompt for each in fast])
-    prompts = {each.prompt for each in found}
-    clocks, drafted = {each.clock for each in figures}, sum(each.drafted for each in figures)
+    figures = [one.figures for one in measurements]
+    fast = [one for one in measurements if one.figures.speedup]
+    ratio = median_ratio([one.figures.speedup for one in fast], [one.prompt for one in fast])
+    prompts = {one.prompt for one in measurements}
+    drafted = sum(one.drafted for one in figures)
     return ColumnResult(
-        column=found[0].column,
-        clock=" and ".join(sorted(clocks)),
+        column=measurements[0].column,
         category=category,
         prompts=len(prompts),
-        ttft=_median(each.ttft for each in figures),
-        tpot=_median(each.tpot for each in figures),
+        ttft=_median(one.ttft for one in figures),
+        tpot=_median(one.tpot for one in figures),
         speedup=ratio.value or None,
-        interval=ratio.interval if clocks == {"own"} else None,
-        spread=(min(speedups), max(speedups)) if fast else None,
-        tokens_per_forward=_median(each.tokens_per_forward for each in figures),
-        acceptance=sum(each.accepted for each in figures) / drafted if drafted else None,
-        by_position=_by_position(each.positions for each in figures),
-        overhead=_median(each.overhead for each in figures),
-        mask=_median(each.mask for each in figures),
-        equal=len(prompts - {each.prompt for each in found if not each.figures.equal}),
-        model=found[0].model,
-        machine=machine,
+        interval=ratio.interval if {one.clock for one in figures} == {"own"} else None,
+        tokens_per_forward=_median(one.tokens_per_forward for one in figures),
+        acceptance=sum(one.accepted for one in figures) / drafted if drafted else None,
+        equal=len(prompts - {one.prompt for one in measurements if not one.figures.equal}),
+        model=measurements[0].model,
     )
-
-
-def _by_position(found: Iterable[Positions]) -> list[float]:
-    """The accepted share of all guesses offered at each position."""
-    columns = zip_longest(*found, fillvalue=(0, 0))
-    summed = [tuple(map(sum, zip(*each, strict=True))) for each in columns]
-    return [accepted / offered for offered, accepted in summed if offered]
 
 
 def _median(values: Iterable[float | None]) -> float | None:

@@ -4,8 +4,9 @@ A speed-up is tokens per pass over the time of a pass. What a smaller k would ha
 read off a run with a large one, since a round's guesses do not depend on how many are verified.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
 
 from backend.bench.plan import with_baseline
 from backend.bench.prompts import Prompt
@@ -19,10 +20,13 @@ from backend.racing.race import Race
 from backend.results.intervals import UNKNOWN, Ratio, median_ratio
 from backend.results.result import Row, result_of
 from backend.results.score import Score
-from backend.strategies.column import Column, parse_column
+from backend.strategies.column import parse_column
 from backend.strategies.registry import BASELINE, strategies
 from backend.text import takes_chats
 from backend.types import ModelSpec, Request
+
+#: Gives a column's row of the result on each prompt.
+Run = Callable[[str], Sequence[Row]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +49,7 @@ class Advice:
 class Tuning:
     """`best` is the measured winner among `rows`; "kv" if none is shown to beat the cache alone."""
 
-    target: str
     costs: PassCosts
-    draft_steps: dict[str, float]
     rows: tuple[Advice, ...]
     best: str
 
@@ -69,9 +71,9 @@ def predict(scores: Iterable[Score], k: int, costs: PassCosts) -> tuple[float, f
         seconds += alone * costs(1, context)
         # Between rounds that guess and those that do not, the width changes to and fro.
         seconds += costs.width_change * 2 * alone * rounds / max(alone + rounds, 1) * (k > 0)
-        mine = alone + rounds + sum(min(a, k) * n for (_, a), n in score.depths.items())
-        tokens += mine
-        plain += mine * costs(1, context)
+        committed = alone + rounds + sum(min(a, k) * n for (_, a), n in score.depths.items())
+        tokens += committed
+        plain += committed * costs(1, context)
         passes += alone + rounds
     return tokens / max(passes, 1), plain / seconds if seconds else 0.0
 
@@ -88,100 +90,83 @@ def tune(
     engine = models.get(target, say)
     models.price(engine, say, remeasure=True)
     costs = models.costs(engine)
-    candidates = [
-        (name, candidate)
-        for name, strategy in strategies().items()
-        for candidate in strategy.candidates
-    ]
     if not takes_chats(engine.tokenizer):
         say(RAW)
-    runs = _Runs(target, prompts, tokens, models, say)
+
+    @cache
+    def run(setting: str) -> list[Row]:
+        """KV reuse runs beside each column: on a machine whose speed drifts, only neighbours
+        compare. Who begins rotates.
+        """
+        say(f"running {setting}")
+        columns = with_baseline((parse_column(setting),))
+        return [
+            result_of(
+                whole(
+                    raced(
+                        Race(
+                            Request(prompt.text, tokens),
+                            columns,
+                            target,
+                            first=place % len(columns),
+                            raw_allowed=True,
+                        ),
+                        models,
+                    )
+                )
+            ).rows[-1]
+            for place, prompt in enumerate(prompts)
+        ]
+
     rows: list[Advice] = []
-    draft_steps: dict[str, float] = {}
-    for name, candidate in candidates:
-        text = _text(name, candidate.settings)
-        try:
-            if candidate.longest:
-                scores = runs.scores(_text(name, candidate.settings, f"k={candidate.longest}"))
-                if scores[0].draft_cost:
-                    draft_steps[text] = scores[0].draft_cost
-                rows += _family(text, candidate.longest, scores, costs.now, runs)
-            else:
-                promised = candidate.predict(costs.now) if candidate.predict else 0.0
-                rows.append(runs.advice(text, promised))
-        except DerbyError as error:
-            say(str(error))
+    for name, strategy in strategies().items():
+        for candidate in strategy.candidates:
+            setting = ":".join(filter(None, (name, candidate.settings)))
+            try:
+                if candidate.longest:
+                    rows += _family(setting, candidate.longest, costs.now, run)
+                else:
+                    known = candidate.predict(costs.now) if candidate.predict else 0.0
+                    rows.append(_advice(setting, known, run))
+            except DerbyError as error:
+                say(str(error))
     if not rows:
         raise DerbyError(f"No setting could be run on {target}: the reasons are above.")
     best = winner((row.setting, row.measured, row.interval) for row in rows) or BASELINE
-    return Tuning(str(target), costs.now, draft_steps, tuple(rows), best)
+    return Tuning(costs.now, tuple(rows), best)
 
 
-def _text(name: str, *settings: str) -> str:
-    """A column in the command line's words."""
-    given = ",".join(filter(None, settings))
-    return f"{name}:{given}" if given else name
-
-
-def _family(
-    text: str, longest: int, scores: Sequence[Score], costs: PassCosts, runs: "_Runs"
-) -> list[Advice]:
+def _family(setting: str, longest: int, costs: PassCosts, run: Run) -> list[Advice]:
     """Predictions for every K; a few, the best among them, are checked by runs of their own."""
-    promised = {k: predict(scores, k, costs) for k in range(1, longest + 1)}
-    best = max(promised, key=lambda k: promised[k][1])
+    join = "," if ":" in setting else ":"
+    scores = [row.score for row in run(f"{setting}{join}k={longest}")]
+    predictions = {k: predict(scores, k, costs) for k in range(1, longest + 1)}
+    best = max(predictions, key=lambda k: predictions[k][1])
     rows: list[Advice] = []
-    for k, (per_forward, speedup) in promised.items():
-        setting = f"{text}{',' if ':' in text else ':'}k={k}"
-        check = runs.speedup(setting) if k in (2, best, longest // 2, longest) else UNKNOWN
-        rows.append(Advice(setting, per_forward, speedup, check.value or None, check.interval))
+    for k, (per_forward, speedup) in predictions.items():
+        checked = k in (2, best, longest // 2, longest)
+        ratio = _speedup(run(f"{setting}{join}k={k}")) if checked else UNKNOWN
+        rows.append(
+            Advice(
+                f"{setting}{join}k={k}", per_forward, speedup, ratio.value or None, ratio.interval
+            )
+        )
     return rows
 
 
-@dataclass(frozen=True, slots=True)
-class _Runs:
-    """Runs columns on the prompts, each once, and beside each run one of KV reuse: on a machine
-    whose speed drifts, only neighbours compare.
-    """
+def _speedup(rows: Iterable[Row]) -> Ratio:
+    """The median speed-up over KV reuse; short answers say nothing."""
+    return median_ratio([row.speedup.value for row in rows if row.speedup.value])
 
-    target: ModelSpec
-    prompts: Sequence[Prompt]
-    tokens: int
-    models: LoadedModels
-    say: Say
-    _known: dict[str, list[Row]] = field(default_factory=dict)
 
-    def scores(self, text: str) -> list[Score]:
-        """A column's scores, prompt by prompt."""
-        return [row.score for row in self._rows(text)]
-
-    def _rows(self, text: str) -> list[Row]:
-        """The column's row on each prompt."""
-        if text not in self._known:
-            self.say(f"running {text}")
-            columns = with_baseline((parse_column(text),))
-            self._known[text] = [
-                self._row(columns, prompt, place) for place, prompt in enumerate(self.prompts)
-            ]
-        return self._known[text]
-
-    def _row(self, columns: tuple[Column, ...], prompt: Prompt, place: int) -> Row:
-        """Each alone; who begins rotates."""
-        first, request = place % len(columns), Request(prompt.text, self.tokens)
-        race = Race(request, columns, self.target, first=first, raw_allowed=True)
-        return result_of(whole(raced(race, self.models))).rows[-1]
-
-    def speedup(self, text: str) -> Ratio:
-        """The column's median speed-up over KV reuse; short answers say nothing."""
-        found = (row.speedup.value for row in self._rows(text))
-        return median_ratio([speedup for speedup in found if speedup])
-
-    def advice(self, text: str, promised: float) -> Advice:
-        """`promised` is the prediction; 0: what the costs say of the passes that there were."""
-        scores = self.scores(text)
-        tokens = sum(s.tokens_per_forward * (s.steps - 1) for s in scores)
-        passes = sum(s.steps - 1 for s in scores)
-        seconds = sum(s.expected_seconds for s in scores)
-        own = sum(s.plain_seconds for s in scores) / seconds if seconds else 0.0
-        found = self.speedup(text)
-        per_forward = tokens / max(passes, 1)
-        return Advice(text, per_forward, promised or own, found.value or None, found.interval)
+def _advice(setting: str, predicted: float, run: Run) -> Advice:
+    """`predicted` 0: what the costs say of the passes that there were."""
+    rows = run(setting)
+    scores = [row.score for row in rows]
+    tokens = sum(score.tokens_per_forward * (score.steps - 1) for score in scores)
+    passes = sum(score.steps - 1 for score in scores)
+    seconds = sum(score.expected_seconds for score in scores)
+    own = sum(score.plain_seconds for score in scores) / seconds if seconds else 0.0
+    ratio = _speedup(rows)
+    per_forward = tokens / max(passes, 1)
+    return Advice(setting, per_forward, predicted or own, ratio.value or None, ratio.interval)

@@ -15,18 +15,6 @@ from backend.strategies.column import Column, parse_column
 from backend.strategies.registry import BASELINE, strategies
 from backend.types import ModelSpec, Request, Sampling
 
-
-def verified_columns() -> tuple[Column, ...]:
-    """KV reuse, and whatever each strategy wants to have checked against it."""
-    texts = [
-        f"{name}:{settings}" if settings else name
-        for name, strategy in strategies().items()
-        for settings in strategy.verified
-        if name != BASELINE
-    ]
-    return tuple(map(parse_column, (BASELINE, *texts)))
-
-
 USUAL = Sampling(0.0), Sampling(0.7), Sampling(1.0)
 PENALIZED = Sampling(repetition_penalty=1.2), Sampling(1.0, min_p=0.1, repetition_penalty=1.2)
 
@@ -44,12 +32,26 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """`verdicts`: for each column its name and the comparison's sentence; `equal` sums them up."""
+    """`tokens` of KV reuse, and for each column's name what is wrong with its text; "": equal."""
 
     case: Case
     tokens: int
-    equal: bool
-    verdicts: tuple[tuple[str, str], ...]
+    verdicts: dict[str, str]
+
+    @property
+    def equal(self) -> bool:
+        return not any(self.verdicts.values())
+
+
+def verified_columns() -> tuple[Column, ...]:
+    """KV reuse, and whatever each strategy wants to have checked against it."""
+    texts = [
+        f"{name}:{settings}" if settings else name
+        for name, strategy in strategies().items()
+        for settings in strategy.verified
+        if name != BASELINE
+    ]
+    return tuple(map(parse_column, (BASELINE, *texts)))
 
 
 def cases(
@@ -73,26 +75,23 @@ def verify(
     columns: tuple[Column, ...] = (),
 ) -> Iterator[Result]:
     """Run the cases one by one: all `columns` of a case, KV reuse first among them, in as many
-    races as they take; (): all that there are.
+    races as they take; (): all that there are. Who promises a distribution writes a text of its
+    own, but at temperature 0.
 
     Raises DerbyError if there is nothing to compare with, for KV reuse fails.
     """
     for case in chosen:
-        races = _races(columns or verified_columns(), case.sampling.temperature)
-        results = [_run(case, some, models, max_new_tokens) for some in races]
-        verdicts = [verdict for result in results for verdict in result.verdicts]
-        equal = all(result.equal for result in results)
-        yield Result(case, results[0].tokens, equal, tuple(dict(verdicts).items()))
-
-
-def _races(columns: tuple[Column, ...], temperature: float) -> Iterator[tuple[Column, ...]]:
-    """The columns to check, so many at a time as a race may have, each time with KV reuse. Who
-    promises a distribution writes a text of its own, but at temperature 0.
-    """
-    base, *others = (c for c in columns if c.keeps_text(temperature))
-    room = MAX_COLUMNS - 1
-    for start in range(0, len(others), room):
-        yield (base, *others[start : start + room])
+        temperature = case.sampling.temperature
+        base, *others = (
+            column for column in columns or verified_columns() if column.keeps_text(temperature)
+        )
+        room = MAX_COLUMNS - 1
+        races = [
+            _run(case, (base, *others[start : start + room]), models, max_new_tokens)
+            for start in range(0, len(others), room)
+        ]
+        merged = {name: text for race in races for name, text in race.verdicts.items()}
+        yield Result(case, races[0].tokens, merged)
 
 
 def _run(
@@ -104,14 +103,11 @@ def _run(
     base = board.scores[0]
     if base.state == "failed":
         raise DerbyError(base.message)
-    verdicts: list[tuple[str, str]] = []
-    equal = True
+    verdicts: dict[str, str] = {}
     for column, row in zip(columns, result_of(board).rows, strict=True):
         score = row.score
         early = score.reason == "photo finish"
         expected = base.tokens[: len(score.tokens)] if early else base.tokens
         same = score.state == "done" and score.tokens == expected
-        equal &= same
-        said = "equal" if same else verdict(board, row)
-        verdicts.append((column.label, said))
-    return Result(case, len(base.tokens), equal, tuple(verdicts))
+        verdicts[column.label] = "" if same else verdict(board, row) or "another text"
+    return Result(case, len(base.tokens), verdicts)

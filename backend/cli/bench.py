@@ -1,25 +1,29 @@
-"""python -m backend bench."""
+"""python -m backend bench, tune, verify: many prompts."""
 
 import json
-from dataclasses import asdict, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.table import Table
 
 from backend.bench.cluster import run_on_cluster
 from backend.bench.plan import Plan
-from backend.bench.quiet import wait_for_quiet
-from backend.bench.rows import RowFile, left_of
-from backend.bench.runner import raced, run
-from backend.bench.summary import ALL, failures, measured, results
-from backend.bench.tables import by_category, results_table
+from backend.bench.prompts import PROMPTS
+from backend.bench.rows import RowFile, remaining
+from backend.bench.runner import raced, run, wait_for_quiet
+from backend.bench.summary import ALL, HEADINGS, by_category, cells, failures, measured, results
+from backend.bench.tune import Advice, Tuning
 from backend.cli.console import out, say
 from backend.cli.options import (
     AsJson,
     Choosing,
     Columns,
+    Device,
+    Limit,
     MaxNewTokens,
     PromptSet,
     Raw,
@@ -29,11 +33,16 @@ from backend.cli.options import (
     default_columns,
     parsed,
 )
+from backend.costs import PassCosts
+from backend.engines.registry import engines
 from backend.errors import DerbyError
+from backend.models.files import BUILT_IN
 from backend.racing.ledger import Ledger
 from backend.racing.models import LoadedModels
+from backend.results.figures import DASH
+from backend.results.intervals import LEAST
 from backend.results.sentences import taken_by_others
-from backend.types import Request
+from backend.types import ModelSpec, Request
 
 
 def bench(
@@ -83,29 +92,131 @@ def bench(
         tuple(replace(target, model=name).spec for name in (target.model, *also_model)),
         anywhere=bool(cluster),
     )
-    kept = RowFile(rows, plan)
+    file = RowFile(rows, plan)
     if cluster:
-        for row in run_on_cluster(cluster, plan, kept.rows, say):
-            kept.add(row)
-    else:
-        _measure_here(plan, kept, wait)
-    found = results(measured(plan, kept.rows))
+        for row in run_on_cluster(cluster, plan, file.rows, say):
+            file.add(row)
+    elif remaining(plan, file.rows):
+        wait_for_quiet(wait, say)
+        ledger = Ledger()
+        for row in run(plan, file.rows, partial(raced, models=LoadedModels(), say=say), say):
+            file.add(row)
+        say(f"Meanwhile {taken_by_others(ledger.conditions())}.")
+    found = results(measured(plan, file.rows))
+    if as_json:
+        print(json.dumps([asdict(result) for result in found]))
     for name in dict.fromkeys(result.model for result in found if not as_json):
         own = [result for result in found if result.model == name]
-        whole = [result for result in own if result.category == ALL]
-        out.print(results_table(f"bench: {name}, {plan}", whole))
-        if len({result.category for result in own}) > 1:
+        over_all = [result for result in own if result.category == ALL]
+        print_table(f"bench: {name}, {plan}", HEADINGS, map(cells, over_all))
+        if len(own) > len(over_all):
             print(f"{by_category(own)}\n")
-    print(json.dumps([asdict(result) for result in found]))
-    if failed := failures(plan, kept.rows):
+    if failed := failures(plan, file.rows):
         raise DerbyError("\n".join(failed))
 
 
-def _measure_here(plan: Plan, kept: RowFile, wait: int) -> None:
-    if not left_of(plan, kept.rows):
+def print_table(title: str, headings: Sequence[str], lines: Iterable[Sequence[str]]) -> None:
+    """Print lines of cells; the first column holds names, the others figures."""
+    table = Table(title=title)
+    for number, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if number else "left", overflow="fold")
+    for line in lines:
+        table.add_row(*line)
+    out.print(table)
+
+
+@dataclass(frozen=True, slots=True)
+class FewPrompts(PromptSet):
+    """The number of prompts that tells settings apart within minutes."""
+
+    limit: Limit = 4
+
+
+def tune(
+    prompts: FewPrompts, target: Target, max_new_tokens: MaxNewTokens = 96, as_json: AsJson = False
+) -> None:
+    from backend.bench.tune import tune as measure
+
+    spec = target.spec
+    tuning: Tuning = measure(spec, prompts.read(), max_new_tokens, LoadedModels(), say)
+    if as_json:
+        print(json.dumps(asdict(tuning)))
         return
-    wait_for_quiet(wait, say)
-    ledger = Ledger()
-    for row in run(plan, kept.rows, partial(raced, models=LoadedModels(), say=say), say):
-        kept.add(row)
-    say(f"Meanwhile {taken_by_others(ledger.conditions())}.")
+    print_costs(tuning.costs)
+    headings = ("setting", "tokens/pass", "predicted", "measured", "95% interval")
+    title = f"tune: {spec}, {max_new_tokens} new tokens, greedy"
+    print_table(title, headings, map(_advice_cells, tuning.rows))
+    if not any(row.interval for row in tuning.rows):
+        say(f"With fewer than {LEAST} prompts no setting can be shown to be faster: raise --limit.")
+    out.print(f"Use: -c {tuning.best}", highlight=False)
+
+
+def _advice_cells(advice: Advice) -> list[str]:
+    figures = (advice.tokens_per_forward, advice.predicted, advice.measured)
+    low, high = advice.interval or (None, None)
+    return [
+        advice.setting,
+        *(DASH if figure is None else f"{figure:.2f}" for figure in figures),
+        DASH if low is None else f"{low:.2f}{DASH}{high:.2f}",
+    ]
+
+
+def print_costs(costs: PassCosts) -> None:
+    """Print the time of a pass over k rows, with a bar for each width."""
+    lines = [
+        (
+            f"{rows}",
+            f"{seconds * 1e3:.1f}",
+            f"{costs.relative(rows):.2f}",
+            "\N{FULL BLOCK}" * round(40 * seconds / costs.seconds[-1]),
+        )
+        for rows, seconds in zip(costs.widths, costs.seconds, strict=True)
+    ]
+    print_table("Time of a pass over k rows", ("k", "ms", "times as long", ""), lines)
+
+
+#: Those that run models.
+COMPARED = [name for name, engine in engines().items() if not engine.demo]
+
+
+def verify(
+    engine: Annotated[list[str], typer.Option(help="An engine to check. Repeatable.")] = COMPARED,
+    prompts: Annotated[
+        int, typer.Option(help="How many of the six prompts to use.", min=1, max=len(PROMPTS))
+    ] = len(PROMPTS),
+    model: Annotated[
+        str, typer.Option(help="Another model than the built-in one, as it was published.")
+    ] = BUILT_IN,
+    device: Device = "CPU",
+    max_new_tokens: MaxNewTokens = 96,
+) -> None:
+    from backend.bench.verify import PENALIZED, TARGETS, cases
+    from backend.bench.verify import verify as run_cases
+
+    promised = [
+        replace(target, name=model, device=device)
+        for target in TARGETS
+        if target.engine in engine and (model == BUILT_IN or target.precision != "int4-exact")
+    ]
+    others = set(engine) - {target.engine for target in promised}
+    targets = (*promised, *(ModelSpec(model, name, device=device) for name in sorted(others)))
+    chosen = (
+        *cases(targets, PROMPTS[:prompts]),
+        *cases(targets, PROMPTS[:1], PENALIZED, ignore_eos=True),
+    )
+    unequal = 0
+    for number, result in enumerate(run_cases(chosen, LoadedModels(), max_new_tokens), 1):
+        case = result.case
+        unequal += not result.equal
+        verdict = f"{len(result.verdicts)} columns equal" if result.equal else "NOT EQUAL"
+        out.print(
+            f"{number}/{len(chosen)} {case.target.engine} {case.target.precision} "
+            f"{case.prompt.category} "
+            f"{case.sampling} seed={case.sampling.seed}: {verdict}, {result.tokens} tokens",
+            highlight=False,
+        )
+        for name, sentence in result.verdicts.items():
+            if sentence:
+                out.print(f"    {name}: {sentence}", highlight=False)
+    out.print(f"{len(chosen) - unequal} of {len(chosen)} cases: all columns equal")
+    raise typer.Exit(1 if unequal else 0)

@@ -1,17 +1,9 @@
-"""Where the command line reads and prints: results on standard output, everything else on
-standard error.
-"""
+"""Where the command line prints: results on standard output, everything else on standard error."""
 
-import os
 import re
 import sys
 
 from rich.console import Console
-
-from backend.errors import DerbyError
-
-#: Bytes of standard input that are read: more than any context holds.
-LONGEST_INPUT = 1 << 24
 
 #: Control characters but tabs and line feeds.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -39,22 +31,3 @@ def warn(sentence: str) -> None:
 def visible(text: str) -> str:
     """`text` without what a terminal would obey: models and records may hold escape sequences."""
     return _CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text)
-
-
-def as_utf8(argument: str) -> str:
-    """An argument as it was typed, whatever the locale. Bytes that are not UTF-8 stay surrogates,
-    which a request refuses.
-    """
-    return os.fsencode(argument).decode("utf-8", "surrogateescape")
-
-
-def read_input() -> str:
-    """All of standard input, as UTF-8. Raises DerbyError if it is closed, or endless."""
-    if sys.stdin is None:
-        raise DerbyError("Standard input is closed: give the prompt as an argument.")
-    read = sys.stdin.buffer.read(LONGEST_INPUT + 1)
-    if len(read) > LONGEST_INPUT:
-        raise DerbyError(
-            f"The prompt on standard input is longer than {LONGEST_INPUT} bytes: shorten it."
-        )
-    return read.decode("utf-8", "surrogateescape")

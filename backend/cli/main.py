@@ -1,8 +1,7 @@
 """The command line: python -m backend COMMAND.
 
-Each command is in the module of its name, which is imported only when the command runs. So the list
-of commands appears at once, and no command waits for another one's imports. A user's mistake ends
-with one sentence on stderr and exit code 2.
+A command's module is imported only when it runs, so the list of commands appears at once. A user's
+mistake ends with one sentence on stderr and exit code 2.
 """
 
 import logging
@@ -18,33 +17,38 @@ from typer.core import TyperGroup
 from backend.cli.console import complain, warn
 from backend.errors import DerbyError, explain
 
-#: What each command is for, by its name.
+#: Each command's module, and what it is for.
 COMMANDS = {
-    "setup": "Download and prepare everything that the app needs, once.",
-    "race": "Race several strategies on one prompt.",
-    "replay": "Print a recorded race: texts and figures, a table, or a picture.",
-    "grammar": "Check a grammar, and how much of a text it accepts.",
-    "verify": "Check that every lossless column writes the text of KV reuse; exit code 1 if one "
-    "does not.",
-    "bench": "Measure every column alone, warmed up, on a set of prompts. Can be continued.",
-    "tune": "Find the fastest settings here: pass times, predicted and measured speed-ups "
-    "(minutes).",
+    "setup": ("setup", "Download and prepare everything that the app needs, once."),
+    "race": ("race", "Race several strategies on one prompt."),
+    "replay": ("race", "Print a recorded race: texts and figures, a table, or a picture."),
+    "grammar": ("setup", "Check a grammar, and how much of a text it accepts."),
+    "verify": (
+        "bench",
+        "Check that every lossless column writes the text of KV reuse; exit code 1 if not.",
+    ),
+    "bench": (
+        "bench",
+        "Measure every column alone, warmed up, on a set of prompts. Can be continued.",
+    ),
+    "tune": (
+        "bench",
+        "Find the fastest settings here: pass times, predicted and measured speed-ups (minutes).",
+    ),
 }
-
 
 #: What is not a fault of ours: how commands end, and a reader of our output that has gone.
 EXPECTED = (click.exceptions.Exit, click.Abort, click.exceptions.NoArgsIsHelpError, BrokenPipeError)
 
 
 def load_command(name: str) -> click.Command:
-    """Import a command: the function of that name in its module, or that module's own commands."""
+    """Import a command: the function of that name in its module."""
     from backend.cli.options import unbundled
 
-    module = import_module(f"backend.cli.{name}")
-    if hasattr(module, "app"):
-        return typer.main.get_command(module.app)
+    module, purpose = COMMANDS[name]
+    function = getattr(import_module(f"backend.cli.{module}"), name)
     single = typer.Typer(add_completion=False)
-    single.command(name, help=COMMANDS[name])(unbundled(getattr(module, name)))
+    single.command(name, help=purpose)(unbundled(function))
     return typer.main.get_command(single)
 
 
@@ -59,7 +63,8 @@ class Commands(TyperGroup):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """A command that was added, or what the list says of one; that is nothing to run."""
         if cmd_name in COMMANDS:
-            return click.Command(cmd_name, help=COMMANDS[cmd_name])
+            _, purpose = COMMANDS[cmd_name]
+            return click.Command(cmd_name, help=purpose)
         return super().get_command(ctx, cmd_name)
 
     def resolve_command(

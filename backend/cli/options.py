@@ -13,7 +13,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from backend import types
-from backend.bench.prompts import MOST_PROMPTS, PROMPTS, Prompt, read_prompts, sample
+from backend.bench.prompts import PROMPTS, Prompt, read_prompts, sample
 from backend.cli.console import say
 from backend.engines.registry import device_help, engine_help, precision_help
 from backend.racing.usual import usual_spec
@@ -57,12 +57,8 @@ Model = Annotated[
 Wait = Annotated[
     int, typer.Option(help="The most seconds to wait until the machine is quiet.", min=0)
 ]
-
 Limit = Annotated[
-    int,
-    typer.Option(
-        help="How many prompts to use, spread over the file; 0: all.", min=0, max=MOST_PROMPTS
-    ),
+    int, typer.Option(help="How many prompts to use, spread over the file; 0: all.", min=0)
 ]
 
 
@@ -132,24 +128,23 @@ def unbundled(command: Callable[..., None]) -> Callable[..., None]:
     """
     hints = get_type_hints(command, include_extras=True)
     bundles: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
-    shown: list[Parameter] = []
+    options: list[Parameter] = []
     for name, parameter in signature(command).parameters.items():
+        own = [(name, parameter.default, hints[name])]
         if name in bundles:
             of = get_type_hints(bundles[name], include_extras=True)
-            own = [(f.name, f.default, of[f.name]) for f in fields(bundles[name])]
-        else:
-            own = [(name, parameter.default, hints[name])]
-        shown += [
-            Parameter(each, Parameter.KEYWORD_ONLY, default=default, annotation=hint)
-            for each, default, hint in own
+            own = [(entry.name, entry.default, of[entry.name]) for entry in fields(bundles[name])]
+        options += [
+            Parameter(option, Parameter.KEYWORD_ONLY, default=default, annotation=hint)
+            for option, default, hint in own
         ]
 
     @wraps(command)
-    def run(**given: Any) -> None:
+    def run(**values: Any) -> None:
         for name, kind in bundles.items():
-            given[name] = kind(**{each.name: given.pop(each.name) for each in fields(kind)})
-        command(**given)
+            values[name] = kind(**{entry.name: values.pop(entry.name) for entry in fields(kind)})
+        command(**values)
 
-    run.__signature__ = Signature(shown)  # pyright: ignore[reportAttributeAccessIssue]
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
+    run.__signature__ = Signature(options)  # pyright: ignore[reportAttributeAccessIssue]
+    run.__annotations__ = {option.name: option.annotation for option in options}
     return run

@@ -1,16 +1,24 @@
-"""python -m backend race."""
+"""python -m backend race, replay: a race as it runs, and what it came to."""
 
+import json
 import signal
+import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
 
 import typer
+from rich import box
+from rich.console import Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
 
-from backend.cli.console import as_utf8, read_input
+from backend.cli.console import out, visible
 from backend.cli.options import (
     AsJson,
     Choosing,
@@ -22,17 +30,34 @@ from backend.cli.options import (
     Thinking,
     default_columns,
 )
-from backend.cli.tables import conclude, live
 from backend.errors import DerbyError
-from backend.events import Event
+from backend.events import Event, to_json
+from backend.export.tables import files_of
 from backend.grammar.sources import grammar_from_file
 from backend.racing.hosts.host import InlineHost
 from backend.racing.race import Race
-from backend.records.file import require_folder, save
+from backend.records.file import load, require_folder, save
+from backend.records.record import board as board_of
 from backend.records.record import recorded
+from backend.results.figures import FIGURES
+from backend.results.result import result_of
 from backend.results.scoreboard import Scoreboard
+from backend.results.sentences import doubt, headline, state, verdict, why
 from backend.strategies.column import parse_column
 from backend.types import Request
+
+#: Times a second that the table is drawn.
+FRAMES = 8
+
+STYLES = {
+    "sampled": "",
+    "drafted": "green",
+    "bonus": "cyan",
+    "forced": "magenta",
+    "fixed": "dim",
+}
+
+FORMS = {"json": "race.json", "csv": "race.csv", "markdown": "race.md", "svg": "race.svg"}
 
 
 def race(
@@ -78,15 +103,16 @@ def race(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    text = read_input() if prompt == "-" else as_utf8(prompt)
+    if prompt == "-":
+        prompt = sys.stdin.buffer.read().decode("utf-8", "surrogateescape")
     own = grammar_from_file(grammar) if grammar else None
     columns = tuple(parse_column(name, own) for name in column)
     request = Request(
-        text,
+        prompt,
         max_new_tokens,
         choosing.sampling,
         not raw,
-        tuple(map(as_utf8, stop)),
+        tuple(stop),
         context,
         top=top,
         ignore_eos=ignore_eos,
@@ -138,3 +164,93 @@ def _interrupt(board: Scoreboard) -> Iterator[threading.Event]:
         yield interrupted
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def replay(
+    file: Annotated[Path, typer.Argument(help="A file from race --record, or saved by the page.")],
+    form: Annotated[
+        str,
+        typer.Option(
+            "--as",
+            help=f"Print it as the record itself, a table or a picture: {', '.join(FORMS)}.",
+        ),
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    record = load(file)
+    if as_json:
+        for event in record.events:
+            print(json.dumps(to_json(event)))
+        return
+    if form:
+        if form not in FORMS:
+            raise DerbyError(f"There is no form {form!r:.40}; choose from {', '.join(FORMS)}.")
+        text = files_of(record)[FORMS[form]]
+        print(text if form in ("json", "svg") else visible(text.replace("\r\n", "\n")), end="")
+        return
+    conclude(board_of(record))
+    out.print(f"Recorded: {visible(record.place)}.", style="dim", highlight=False, markup=False)
+
+
+@contextmanager
+def live(board: Scoreboard, *, as_json: bool) -> Iterator[Callable[[Event], None]]:
+    """What to call with each event: it prints the event as JSON, or draws the table anew, a few
+    times a second, which takes the race's time, though no clock's.
+    """
+    if as_json:
+        yield lambda event: print(json.dumps(to_json(event)), flush=True)
+        return
+    latest = 0.0
+
+    def draw(_event: Event) -> None:
+        nonlocal latest
+        if time.monotonic() - latest > 1 / FRAMES:
+            table.update(board.preparing or summary(board), refresh=True)
+            latest = time.monotonic()
+
+    with Live(console=out, auto_refresh=False, transient=True) as table:
+        yield draw
+
+
+def conclude(board: Scoreboard) -> None:
+    """Print every text, and the table below."""
+    out.print(texts(board))
+    out.print(summary(board))
+
+
+def summary(board: Scoreboard) -> Table:
+    """The result above one line a column: how it ended, timings and their causes."""
+    result = result_of(board)
+    table = Table(caption=visible(doubt(board, result)), box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("column", min_width=13)
+    table.add_column("state", min_width=11)
+    figures = [figure for figure in FIGURES if figure.summary]
+    for figure in figures:
+        heading = figure.heading.replace(", ", " ").replace(" ", "\n")
+        table.add_column(heading, justify="right", no_wrap=True, min_width=4)
+    for row in result.rows:
+        cells = [figure.cell(row) for figure in figures]
+        table.add_row(visible(board.columns[row.column].label), state(row), *cells)
+    return table
+
+
+def texts(board: Scoreboard) -> Group:
+    """The headline, and every column's text below its name and its sentences; a program's values
+    below, as JSON.
+    """
+    result = result_of(board)
+    parts: list[Text] = []
+    for row in result.rows:
+        parts.append(Text(f"\n{visible(board.columns[row.column].label)}", style="bold"))
+        for sentence in filter(None, (verdict(board, row), why(board, row))):
+            parts[-1].append(f"  {visible(sentence.removesuffix('.'))}.", style="not bold dim")
+        body = Text()
+        for origin, piece in row.score.spans:
+            body.append(visible(piece), style=STYLES[origin])
+        parts.append(body)
+        if row.score.values:
+            parts.append(Text(visible(json.dumps(row.score.values, ensure_ascii=False))))
+    legend = Text("\n")
+    for origin, style in STYLES.items():
+        legend.append(f"{origin}  ", style=style)
+    return Group(*parts, legend, Text(f"\n{visible(headline(board, result))}", style="bold"))

@@ -1,14 +1,35 @@
-"""python -m backend setup."""
+"""python -m backend setup, grammar: what is prepared or checked before a race."""
 
-from backend.cli.console import say
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from backend.cli.console import out, say
 from backend.engines.openvino.export import openvino_ir
+from backend.grammar.sources import grammar_from_file
 from backend.types import ModelSpec
 
 
 def setup() -> None:
-    """Fetch the built-in model and make its fp32 and int4 IR. Raises DerbyError for what cannot be
-    had.
-    """
+    """Fetch the built-in model and make its fp32 and int4 IR."""
     for precision in ("fp32", "int4"):
         openvino_ir(ModelSpec(precision=precision), say)
     say("Everything is ready.")
+
+
+def grammar(
+    file: Annotated[Path, typer.Argument(help="A .lark, .schema.json, .regex or .gbnf file.")],
+    text: Annotated[
+        str | None,
+        typer.Option(help="Show how much of this text fits; exit code 1 unless all of it does."),
+    ] = None,
+) -> None:
+    from backend.grammar.check import check
+
+    sample = text or ""
+    fit = check(grammar_from_file(file), sample)
+    out.print(fit.sentence(sample), highlight=False, markup=False)
+    complete = fit.accepted == len(sample) and fit.accepting and not fit.invalid
+    if text is not None and not complete:
+        raise typer.Exit(1)

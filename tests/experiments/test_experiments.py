@@ -1,22 +1,69 @@
-"""What only developers run is importable and says what it takes; nothing of it is measured here."""
+"""What only developers run: every command says what it takes, and coverage counts intervals. The
+GPU programme keeps a part's output, and a part that fails or hangs leaves the others.
+"""
 
-import json
+import subprocess
+from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
-from experiments.__main__ import EXPERIMENTS, app
+from backend.errors import DerbyError
+from backend.results.intervals import Ratio
+from experiments import gpu
+from experiments.__main__ import app
+from experiments.coverage import summary
 
 
-@pytest.mark.parametrize("name", [*(each.name for each in EXPERIMENTS), "gpu", "train"])
+@pytest.mark.parametrize("name", ["built_in", "coverage", "gpu", "train"])
 def test_every_experiment_says_what_it_takes(name: str) -> None:
     assert name in CliRunner().invoke(app, ["--help"]).stdout
-    asked = CliRunner().invoke(app, [name, "--help"])
-    assert asked.exit_code == 0
-    assert ("--answer-tokens" if name == "train" else "--prompts") in asked.stdout
+    assert CliRunner().invoke(app, [name, "--help"]).exit_code == 0
 
 
 def test_the_interval_of_a_column_against_itself_is_counted() -> None:
-    asked = ["coverage", "--engine", "fake", "--model", "fake-loop", "--rounds", "2", "--wait", "0"]
-    printed = CliRunner().invoke(app, asked).stdout
-    assert json.loads(printed.splitlines()[-1])[0]["races"] == 2
+    command = ["coverage", "--engine", "fake", "--model", "fake-loop", "--rounds", "2"]
+    result = CliRunner().invoke(app, [*command, "--max-new-tokens", "24", "--wait", "0"])
+    assert result.exit_code == 0
+    assert result.stdout.startswith("2 races, ")
+    ratios = [Ratio(1.2, low, 1.3, 5) for low in (0.9, 0.95, 0.99, 1.1)]
+    assert "4 intervals: 75% hold 1" in summary(ratios)
+
+
+def test_a_part_is_a_command_whose_output_is_kept_and_which_is_not_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = "backend bench --engine fake --model {model} --max-new-tokens 8 -c kv --wait 0"
+    monkeypatch.setitem(gpu.PARTS, "small", (1.0, command))
+    assert gpu.run_part("small", tmp_path, "fake", "CPU", None, 100) == "done"
+    assert "KV reuse" in (tmp_path / "small.txt").read_text(encoding="utf-8")
+    assert gpu.run_part("small", tmp_path, "fake", "CPU", None, 100) == "done already"
+
+
+@pytest.mark.parametrize("code", [3, None])
+def test_a_part_that_fails_or_hangs_is_told_and_runs_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int | None
+) -> None:
+    commands: list[list[str]] = []
+
+    def run(command: list[str], *, timeout: float, **_: object) -> Any:
+        commands.append(command)
+        if code is None:
+            raise subprocess.TimeoutExpired(command, timeout)
+        return subprocess.CompletedProcess(command, code)
+
+    monkeypatch.setattr(gpu.subprocess, "run", run)
+    for part in (*gpu.PARTS, *gpu.PARTS):
+        end = gpu.run_part(part, tmp_path, "a-model", "CUDA:1", Path("questions.jsonl"), 1)
+        assert not end.startswith("done")
+    assert len(commands) == 2 * len(gpu.PARTS)
+    assert all({"a-model", "CUDA:1"} <= set(command) for command in commands)
+    assert not any("{" in word for command in commands for word in command)
+
+
+def test_without_a_device_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(DerbyError, match="no CUDA device"):
+        gpu.device_name("CUDA")

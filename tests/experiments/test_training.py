@@ -23,8 +23,8 @@ from torch import Tensor
 from backend.engines.heads.file import read_head
 from backend.engines.heads.network import TorchHead
 from backend.errors import DerbyError
-from experiments.training import fit as fitting
-from experiments.training.chats import (
+from experiments import fit as fitting
+from experiments.chats import (
     GIVEN,
     GREEDY,
     QUESTION,
@@ -34,18 +34,18 @@ from experiments.training.chats import (
     Template,
     template_of,
 )
-from experiments.training.fit import Recipe, evaluate, frequent_tokens, lessons, new_head
-from experiments.training.shards import (
+from experiments.fit import Recipe, evaluate, frequent_tokens, lessons, new_head
+from experiments.shards import (
     SEED,
     Shard,
+    Target,
     Text,
     conversations,
     draw,
     shards_in,
     synthesise,
 )
-from experiments.training.target import Target
-from experiments.training.train import HEAD, REPORT, make, recipe_for
+from experiments.train import HEAD, REPORT, make, recipe_for
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

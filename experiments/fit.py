@@ -22,7 +22,7 @@ from torch.nn import functional
 
 from backend.engines.heads.file import HeadShape, embeddings, tensor
 from backend.engines.heads.network import KeyValue, TorchHead, as_layer
-from experiments.training.shards import Shard, Text, groups
+from experiments.shards import Shard, Text, groups
 
 #: What the target calls a layer's weights, by what they are called here.
 LAYER_TENSORS = {

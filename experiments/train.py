@@ -23,10 +23,9 @@ from backend.engines.heads.file import read_head, write_head
 from backend.engines.heads.network import TorchHead
 from backend.errors import DerbyError, check_range
 from backend.models.files import Say
-from experiments.training.chats import USUAL, Caps
-from experiments.training.fit import Recipe, evaluate, fit, frequent_tokens, new_head
-from experiments.training.shards import SEED, Shard, synthesise, whole
-from experiments.training.target import Target
+from experiments.chats import USUAL, Caps
+from experiments.fit import Recipe, evaluate, fit, frequent_tokens, new_head
+from experiments.shards import SEED, Shard, Target, synthesise, whole
 
 HEAD = "head.safetensors"
 REPORT = "report.json"
