@@ -102,11 +102,11 @@ def processed(logits: Logits, text: Sequence[int], sampling: Sampling) -> Logits
     import torch
     from transformers import GenerationConfig, GenerationMixin
 
-    chosen = {"repetition_penalty": sampling.repetition_penalty}
+    options = {"repetition_penalty": sampling.repetition_penalty}
     if sampling.temperature:
-        chosen = asdict(sampling) | {"do_sample": True}
-        del chosen["seed"]
-    configured = GenerationConfig(**chosen)
+        options = asdict(sampling) | {"do_sample": True}
+        del options["seed"]
+    configured = GenerationConfig(**options)
     model: Any = GenerationMixin()
     processors = model._get_logits_processor(configured, len(text), device="cpu")
     scores: Any = processors(torch.tensor([text]), torch.tensor(logits)[None])
@@ -182,33 +182,27 @@ def drafters(engine: FakeEngine, sampling: Sampling) -> dict[str, Callable[[], D
     def hybrid(model: FakeEngine, k: int) -> Drafter:
         draft_length = AdaptiveDraftLength(STEEP, 1e-4, k)
         return Hybrid(
-            PromptLookup(draft_length, 3, 2),
+            PromptLookup(draft_length, 3),
             draft_model(model, draft_length),
             draft_length,
         )
 
-    made: dict[str, Callable[[], Drafter]] = {"none": Drafter}
+    makers: dict[str, Callable[[], Drafter]] = {"none": Drafter}
     for k in (1, 4, 8):
         for name, model in models.items():
-            made[f"{name} draft k={k}"] = partial(draft_model, model, DraftLength(k))
-            made[f"{name} hybrid k={k}"] = partial(hybrid, model, k)
-    for k, ngram, branches in ((1, 1, 1), (4, 2, 2), (8, 3, 4)):
-        made[f"lookup k={k} n={ngram}"] = partial(PromptLookup, DraftLength(k), ngram, branches)
-        made[f"auto lookup k={k}"] = lambda k=k, n=ngram, branches=branches: PromptLookup(
-            AdaptiveDraftLength(STEEP, 0.0, k), n, branches
+            makers[f"{name} draft k={k}"] = partial(draft_model, model, DraftLength(k))
+            makers[f"{name} hybrid k={k}"] = partial(hybrid, model, k)
+    for k, ngram in ((1, 1), (4, 2), (8, 3)):
+        makers[f"lookup k={k} n={ngram}"] = partial(PromptLookup, DraftLength(k), ngram)
+        makers[f"auto lookup k={k}"] = lambda k=k, n=ngram: PromptLookup(
+            AdaptiveDraftLength(STEEP, 0.0, k), n
         )
     for shape in ((2, 2, 1), (5, 3, 5), (7, 4, 7), (3, 8, 2), (15, 5, 15)):
         for seeded in (False, True):
-            made[f"lookahead {shape}, seeded={seeded}"] = partial(
+            makers[f"lookahead {shape}, seeded={seeded}"] = partial(
                 Lookahead, Sizes(*shape), seeded=seeded, seed=1
             )
-    return made
-
-
-def held(session: Session) -> list[int]:
-    """The tokens that a fake's session holds."""
-    arrays = session.save(session.length)
-    return arrays["tokens"].ravel().tolist() if arrays else []
+    return makers
 
 
 class Noisy(FakeEngine):

@@ -5,12 +5,12 @@ from backend.strategies.declaration import Candidate, DrafterInputs, Strategy
 from backend.strategies.equivalent import Equivalent
 from backend.strategies.settings import AUTO, K_HELP, NAMED_SIZE, WholeNumber
 
-#: The usual longest ending that is looked up, and how many continuations are tried.
-NGRAM, BRANCHES = 3, 2
+#: The usual longest ending that is looked up.
+NGRAM = 3
 
 
 def build(inputs: DrafterInputs) -> PromptLookup:
-    return PromptLookup(inputs.draft_length(), inputs.values["ngram"], inputs.values["branches"])
+    return PromptLookup(inputs.draft_length(), inputs.values["ngram"])
 
 
 LOOKUP = Strategy(
@@ -22,10 +22,9 @@ LOOKUP = Strategy(
         AUTO,
         WholeNumber("k", "k", K_HELP, 8, 1, 32, fixes=NAMED_SIZE),
         WholeNumber("ngram", "n-gram", "Tokens of the longest ending looked up.", NGRAM, 1, 8),
-        WholeNumber("branches", "Branches", "Matches tried at once.", BRANCHES, 1, 4),
     ),
     build=build,
     equivalent=lambda values: Equivalent(lookup=values["k"]),
-    verified=("", "k=10,ngram=4,branches=4"),
-    candidates=(Candidate("branches=1", longest=16), Candidate()),
+    verified=("", "k=10,ngram=4"),
+    candidates=(Candidate(longest=16), Candidate()),
 )

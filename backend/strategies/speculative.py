@@ -13,7 +13,7 @@ from backend.engines.heads.file import HEAD_SUFFIX, head_for
 from backend.engines.registry import all_precisions, copy_spec
 from backend.strategies.declaration import Candidate, DrafterInputs, Strategy, Values, Weights
 from backend.strategies.equivalent import Equivalent
-from backend.strategies.lookup import BRANCHES, NGRAM
+from backend.strategies.lookup import NGRAM
 from backend.strategies.settings import AUTO, K_HELP, NAMED_SIZE, Choice, ModelChoice, WholeNumber
 from backend.types import ModelSpec
 
@@ -54,7 +54,7 @@ def build(inputs: DrafterInputs) -> Drafter:
     if inputs.draft is None:
         # A copy of the target that cannot be had: prompt lookup needs none.
         missing = (f"prompt lookup alone: {inputs.missing}",)
-        return PromptLookup(length, NGRAM, BRANCHES, missing)
+        return PromptLookup(length, NGRAM, missing)
     drafter = NetworkDrafter(
         inputs.draft,
         _sampler(inputs),
@@ -65,7 +65,7 @@ def build(inputs: DrafterInputs) -> Drafter:
     )
     if inputs.values["draft"] != HYBRID:
         return drafter
-    return Hybrid(PromptLookup(length, NGRAM, BRANCHES), drafter, length)
+    return Hybrid(PromptLookup(length, NGRAM), drafter, length)
 
 
 def keeps_text(values: Values) -> bool:

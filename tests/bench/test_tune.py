@@ -53,12 +53,12 @@ def test_a_column_that_guessed_nothing_is_predicted_to_be_plain() -> None:
 def test_tuning_measures_every_family_and_names_none_that_is_not_shown_to_be_faster() -> None:
     tuning = tune(ModelSpec("fake-loop", "fake"), PROMPTS[:2], 200, LoadedModels(), lambda _: None)
     names = [row.setting for row in tuning.rows]
-    families = {"lookup:branches=1,k=1", "lookup:branches=1,k=16", "speculative", "lookahead"}
+    families = {"lookup:k=1", "lookup:k=16", "speculative", "lookahead"}
     assert len(set(names)) == len(names)
     assert families | {"lookup"} <= set(names)
     assert not any("trained" in name for name in names), "the fake has no trained draft"
     assert tuning.best == "kv", "two prompts show of no setting that it is faster"
-    far = tuning.rows[names.index("lookup:branches=1,k=16")]
+    far = tuning.rows[names.index("lookup:k=16")]
     assert far.tokens_per_forward > 1.5, "this model repeats itself"
     assert far.measured
     assert [row for row in tuning.rows if row.measured is None], "not every K is run"

@@ -1,19 +1,23 @@
-"""Equality on the real engines: each family of strategies; thoroughly, all that `verify` runs."""
+"""On real engines all columns write one text: on OpenVINO that of KV reuse, with published codes
+that of fp32, on torch that of the race in a hundred lines (`tests/naive_race.py`), greedily and
+with keyed noise. Thoroughly: all columns that `verify` runs.
+"""
+
+from pathlib import Path
 
 import pytest
+from naive_race import chooser, kv, lookup, stateless
 from races import run_solo
 
 from backend.bench.prompts import PROMPTS, Prompt
 from backend.bench.verify import PENALIZED, cases, verified_columns, verify
+from backend.engines.torch.engine import TorchEngine
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
-from backend.results.result import result_of
 from backend.results.scoreboard import Scoreboard
-from backend.results.sentences import verdict
 from backend.strategies.column import Column, parse_column
+from backend.text import prompt_tokens
 from backend.types import ModelSpec, Request, Sampling
-
-pytestmark = pytest.mark.model
 
 OPENVINO, CODES, TORCH = ModelSpec(), ModelSpec(precision="int4-exact"), ModelSpec(engine="torch")
 DRAFTING = ("speculative", "speculative:draft=int4,k=3", "speculative:promise=distribution")
@@ -27,13 +31,23 @@ def models() -> LoadedModels:
     return LoadedModels(idle_warm_up=True)
 
 
+def raced(
+    models: LoadedModels, names: tuple[str, ...], request: Request, target: ModelSpec
+) -> list:
+    """The columns' tokens."""
+    columns = tuple(map(parse_column, names))
+    board = Scoreboard(columns)
+    Race(request, columns, target).run(models, board.add, lambda: False)
+    assert [score.message for score in board.scores] == [""] * len(columns)
+    return [score.tokens for score in board.scores]
+
+
+@pytest.mark.model
 @pytest.mark.parametrize(
     ("target", "prompts", "samplings", "tokens", "columns"),
     [
-        (OPENVINO, PROMPTS[1:2], (WARM,), 16, FAMILIES),
         (OPENVINO, PROMPTS[2:3], (COLD,), 16, FAMILIES),
         (OPENVINO, PROMPTS[1:2], PENALIZED[1:], 16, FAMILIES),
-        (TORCH, PROMPTS[1:2], (WARM,), 14, FAMILIES),
         pytest.param(OPENVINO, PROMPTS[:1], PENALIZED, 48, ALL, marks=pytest.mark.thorough),
         pytest.param(OPENVINO, PROMPTS[1:3], (COLD, WARM), 48, ALL, marks=pytest.mark.thorough),
         pytest.param(CODES, PROMPTS[1:2], (COLD, WARM), 32, ALL, marks=pytest.mark.thorough),
@@ -58,20 +72,53 @@ def test_every_lossless_column_writes_what_kv_reuse_writes(
         assert result.tokens > 10
 
 
+@pytest.mark.model
 def test_the_published_codes_write_the_text_of_fp32(models: LoadedModels) -> None:
     """In the built-in model's codes, at fp32's arithmetic, nothing but a tie can fall otherwise."""
-    lineup = ("kv", "kv@int4-exact", "speculative@int4-exact", "lookahead@int4-exact")
-    columns = tuple(map(parse_column, lineup))
-    board = Scoreboard(columns)
-    race = Race(Request(PROMPTS[2].text, 16, Sampling(0.7, seed=1)), columns)
-    race.run(models, board.add, lambda: False)
-    assert [score.tokens for score in board.scores] == [board.scores[0].tokens] * len(columns)
-    assert verdict(board, result_of(board).rows[1]) == "identical to KV reuse (16 tokens)"
+    names = ("kv", "kv@int4-exact", "speculative@int4-exact", "lookahead@int4-exact")
+    request = Request(PROMPTS[2].text, 16, Sampling(0.7, seed=1))
+    first, *others = raced(models, names, request, OPENVINO)
+    assert others == [first] * 3
 
 
+@pytest.mark.model
+def test_every_drafter_writes_the_grammars_text(models: LoadedModels) -> None:
+    names = tuple(f"{name}:grammar=person" for name in ("kv", "lookup", "lookahead", "speculative"))
+    request = Request("Who wrote Emma?", 16, Sampling(0.8, seed=3))
+    first, *others = raced(models, names, request, OPENVINO)
+    assert others == [first] * 3
+
+
+@pytest.mark.model
 def test_the_exact_int4_draft_is_accepted_in_full_at_exact_settings(models: LoadedModels) -> None:
     """The int4 copy stores the fp32 weights' own codes; only its fast arithmetic can disagree."""
     race = Race(Request(PROMPTS[2].text, 40), (parse_column("speculative:draft=int4,k=7"),))
     score = run_solo(race, 0, models)
     assert score.acceptance > 0.85
     assert score.tokens_per_forward > 2.5
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.8, seed=3)])
+def test_every_column_writes_the_naive_races_tokens(
+    models: LoadedModels, sampling: Sampling
+) -> None:
+    names = ("kv", "lookup", "speculative", "lookahead")
+    request = Request("List three colours, and three animals.", 24, sampling)
+    written = raced(models, names, request, TORCH)
+    engine: TorchEngine = models.get(TORCH, print)
+    prompt = prompt_tokens(engine.tokenizer, request)
+    choose = chooser(sampling.temperature, sampling.seed)
+    text = kv(engine.model, prompt, 24, choose)
+    assert lookup(engine.model, prompt, 24, choose) == text
+    assert stateless(engine.model, prompt, 6, choose) == text[:6]
+    for name, tokens in zip(names, written, strict=True):
+        assert tokens == text[: len(tokens)], name
+        assert len(tokens) == 24 or tokens[-1] in engine.tokenizer.eos_ids
+
+
+def test_the_naive_race_is_a_hundred_lines_and_imports_nothing_of_ours() -> None:
+    source = Path("tests/naive_race.py").read_text(encoding="utf-8")
+    assert "import backend" not in source
+    assert "from backend" not in source
+    assert source.count("\n") <= 110

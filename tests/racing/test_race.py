@@ -160,7 +160,7 @@ def test_one_token_at_a_time_what_guesses_is_refused_and_the_others_go_on() -> N
 
 
 def test_where_a_pass_checks_a_chain_alone_the_others_guess_chains() -> None:
-    guessing = ("lookup:k=6,branches=4,ngram=1", "speculative:draft=near,k=4")
+    guessing = ("lookup:k=6,ngram=1", "speculative:draft=near,k=4")
     columns = [*COLUMNS, *map(parse_column, guessing)]
     engine = FakeEngine(period=2, sharpness=4.0, guesses="chains")
     _, board = raced(columns, Loaded({"fake": engine, "near": engine}), Request("Who?", 300))

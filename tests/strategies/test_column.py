@@ -198,7 +198,7 @@ def test_several_settings_at_once_leave_the_others_alone() -> None:
         ("nope", "column 'nope'"),
         ("KV", "column 'KV'"),
         ("kv:window=5", "'window' here: choose cache or grammar"),
-        ("lookup:window=5", "'window' here: choose auto, k, ngram, branches, cache"),
+        ("lookup:window=5", "'window' here: choose auto, k, ngram, cache"),
         ("server@openvino:at=http://127.0.0.1:1", "'openvino' in column 'Server'"),
         ("stateless:cache=session", "'cache' here: choose grammar"),
         ("kv:cache=mine", "KV reuse: Cache is 'mine'; it must be 'fresh'"),

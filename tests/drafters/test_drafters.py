@@ -1,4 +1,7 @@
-"""A network's cache always holds the text's beginning, and no pass is ever wasted on it."""
+"""Drafters: prompt lookup proposes what a search of the whole text finds. A draft network's cache
+holds the text's beginning, no pass is wasted on it, and a head is shown the true hidden states. The
+hybrid asks whichever earns more.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -8,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lib import PROMPT, Noisy, drafting, held, naive, run
+from lib import PROMPT, Noisy, drafting, naive, run
 from numpy.typing import NDArray
 
 from backend.costs import PassCosts
@@ -34,7 +37,61 @@ from backend.types import (
     chain_parents,
 )
 
+# Prompt lookup ----------------------------------------------------------------------------------
+
+
+def brute_force(text: Sequence[int], k: int, ngram: int, budget: int) -> tuple[int, ...]:
+    """Longest ending first, latest earlier occurrence first; a loop goes on with itself."""
+    for n in range(min(ngram, len(text)), 0, -1):
+        for start in range(len(text) - n - 1, -1, -1):
+            if text[start : start + n] == text[len(text) - n :]:
+                longer = list(text)
+                while len(longer) < len(text) + min(k, budget):
+                    longer.append(longer[start + n + len(longer) - len(text)])
+                return tuple(longer[len(text) :])
+    return ()
+
+
+@given(
+    st.lists(st.integers(0, 3), min_size=1, max_size=40),
+    st.lists(st.tuples(st.lists(st.integers(0, 3), min_size=1, max_size=6), st.integers(0, 9))),
+    st.integers(1, 9),
+    st.integers(1, 4),
+    st.integers(-1, 10),
+)
+def test_it_proposes_what_a_search_of_the_whole_text_finds(
+    prompt: list[int], blocks: list[tuple[list[int], int]], k: int, ngram: int, budget: int
+) -> None:
+    """Also of a text that is cut back on the way."""
+    drafter = PromptLookup(DraftLength(k), ngram)
+    drafter.prefill(prompt, len(prompt))
+    text = list(prompt)
+    for block, cut in [([], 0), *blocks]:
+        if cut and cut < len(text):
+            del text[cut:]
+            drafter.rewind(cut)
+        text += block
+        proposal = drafter.propose(text, budget)
+        assert proposal.tokens == brute_force(text, k, ngram, budget)
+        assert proposal.parents == chain_parents(len(proposal.tokens))
+
+
+def test_what_a_grammar_forces_is_not_taken_for_written() -> None:
+    """A text may end within forced tokens (a stop string), and a program goes on otherwise."""
+    drafter = PromptLookup(DraftLength(3), 2)
+    forced = [5, 6, 7]
+    proposal = drafter.propose([1, 2, *forced], 9).behind(forced)
+    drafter.observe(Outcome((5,), 1, proposal, np.zeros((0, 1), np.float32)))
+    assert drafter.propose([1, 2, 5, 8, 1, 2, 5], 9).tokens == (8, 1, 2)
+
+
 # A whole model, which reads tokens alone ----------------------------------------------------------
+
+
+def cached(session: Session) -> list[int]:
+    """The tokens whose rows a fake's session holds."""
+    arrays = session.save(session.length)
+    return arrays["tokens"].ravel().tolist() if arrays else []
 
 
 class Watched(NetworkDrafter):
@@ -50,7 +107,7 @@ class Watched(NetworkDrafter):
     def prefill(self, context: Sequence[int], computed: int) -> None:
         rows, before = self.engine.rows, self.session.length
         super().prefill(context, computed)
-        assert held(self.session) == list(context[:computed])
+        assert cached(self.session) == list(context[:computed])
         assert self.engine.rows - rows == computed - before
         self.chunks.append(list(context[before:computed]))
 
@@ -60,7 +117,7 @@ class Watched(NetworkDrafter):
         used = self.engine.forwards - forwards, self.engine.rows - rows
         self.rounds.append((proposal.drafted, *used))
         if proposal.tokens:
-            assert held(self.session) == [*context, *proposal.tokens][:-1]
+            assert cached(self.session) == [*context, *proposal.tokens][:-1]
             assert proposal.drafted <= min(self.k, budget)
         return proposal
 
@@ -112,7 +169,7 @@ def test_only_what_departs_from_the_cache_is_read_again() -> None:
     other.rewind(15)
     other.prefill([*cut[:15], 8, 8, 8], 17)
     assert drafter.engine.rows - rows == 2
-    assert held(drafter.session) == [*cut[:15], 8, 8]
+    assert cached(drafter.session) == [*cut[:15], 8, 8]
 
 
 class Ends(FakeEngine):
@@ -134,9 +191,6 @@ def test_nothing_is_drafted_after_the_end() -> None:
 def test_a_draft_with_fewer_positions_stops_drafting_and_the_text_goes_on(
     positions: int, *, hybrid: bool
 ) -> None:
-    """Only the target's positions bounded a text: beyond the draft's own the column failed in the
-    middle of its text on torch, and on OpenVINO nobody looked.
-    """
     engine = FakeEngine(vocab_size=200)
     spec = replace(engine.spec, name="short")
     model = replace(engine, spec=spec, max_context=positions)
@@ -283,9 +337,6 @@ def test_behind_forced_tokens_it_goes_on_from_its_own_hidden_states(count: int) 
 @given(accepted=st.lists(st.integers(0, 4), min_size=1, max_size=12))
 @settings(max_examples=25, deadline=None)
 def test_rejected_guesses_push_nothing_out_of_the_window(k: int, accepted: list[int]) -> None:
-    """The ring went on behind the guesses of every round, so that rejected ones took the places of
-    committed rows: well under half of the window stayed visible, and drafts were worse for it.
-    """
     made = reading(k)
     text = list(range(30))
     made.commit(text[:-1], range(29))
@@ -300,9 +351,7 @@ def test_rejected_guesses_push_nothing_out_of_the_window(k: int, accepted: list[
 
 
 def test_the_prompt_is_read_before_the_first_token_and_never_again() -> None:
-    """The head read the prompt in the first round, inside TPOT, the draft model inside TTFT. Chunks
-    that its window will have left are not read, and no chunk is longer than the window.
-    """
+    """TTFT counts it, not TPOT. What the window will have left is not read."""
     engine = FakeEngine(vocab_size=200)
     prompt = (PROMPT * 3)[:150]
     for text in (prompt, prompt[:10], prompt[:1]):
@@ -314,17 +363,6 @@ def test_the_prompt_is_read_before_the_first_token_and_never_again() -> None:
         assert beginning == list(range(max(1, len(text) + 1 - WINDOW), len(text)))
         list(events)
         assert min(position for position, _ in made.read[first:]) == len(text)
-
-
-def test_what_the_target_did_not_compute_here_is_not_read() -> None:
-    """A borrowed cache has no hidden states: the head begins behind it."""
-    made = reading(2)
-    made.session.forward(range(20), chain_parents(20), ())
-    made.session.keep(range(20))
-    assert made.drafter.propose(range(21), 4) == Proposal()
-    made.commit([20], [0])
-    made.drafter.propose(range(22), 4)
-    assert [position for position, _ in made.read] == [21, 22]
 
 
 def test_hidden_states_follow_the_text() -> None:
@@ -360,9 +398,6 @@ def test_a_hybrid_looks_up_where_that_is_usually_right_and_asks_its_draft_elsewh
 
 
 def test_a_draft_that_was_not_believed_learns_all_the_same() -> None:
-    """A lookup that is right again and again must not keep an even better draft from being asked,
-    nor a bad draft's calls go uncounted.
-    """
     draft_length = AdaptiveDraftLength(PassCosts((1, 2, 16), (1.0, 1.1, 3.0)), 0.2, 4)
     made = reading(1)
     hybrid = Hybrid(PromptLookup(draft_length, 3), made.drafter, draft_length)

@@ -1,7 +1,10 @@
-"""The loop: every lossless composition writes what the definition says, and cuts where it must."""
+"""The loop and its clock: any drafter under any request writes what the definition says, token for
+token, and ends where it must (end of text, stop string, limit) wherever in a block that falls. Its
+events count what happened. The clock counts a column's own steps, device included, nothing else.
+"""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -10,6 +13,8 @@ from hypothesis import strategies as st
 from lib import PROMPT, Script, drafters, naive, run
 from numpy.typing import NDArray
 
+from backend.decoding import clock as clock_module
+from backend.decoding.clock import Clock, Part
 from backend.decoding.verification import KEYED, DistributionVerifier, Verifier
 from backend.engines.fake import FakeEngine
 from backend.errors import DerbyError
@@ -24,20 +29,19 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize(
-    ("sampling", "tokens", "cache"),
+    ("model", "sampling", "tokens", "cache"),
     [
-        (Sampling(), 60, True),
-        (Sampling(0.7), 40, True),
-        (Sampling(1.0, seed=2**62), 40, True),
-        (Sampling(0.7, seed=1), 20, False),
-        (Sampling(repetition_penalty=1.5), 40, True),
-        (Sampling(1.0, min_p=0.1, repetition_penalty=0.7), 40, True),
+        ("varied", Sampling(), 60, True),
+        ("repetitive", Sampling(1.0, seed=2**62), 40, True),
+        ("short-lived", Sampling(0.7), 40, True),
+        ("repetitive", Sampling(0.7, seed=1), 20, False),
+        ("short-lived", Sampling(repetition_penalty=1.5), 40, True),
+        ("varied", Sampling(1.0, min_p=0.1, repetition_penalty=0.7), 40, True),
     ],
     ids=str,
 )
-def test_every_lossless_composition_equals_the_definition(
+def test_every_drafter_writes_the_text_of_the_definition(
     model: str, sampling: Sampling, tokens: int, cache: bool
 ) -> None:
     engine = MODELS[model]
@@ -45,9 +49,9 @@ def test_every_lossless_composition_equals_the_definition(
     expected = naive(engine, PROMPT, request)
     plain = run(engine, request).score.text
     for name, make in drafters(engine, sampling).items():
-        found = run(engine, request, make(), cache=cache)
-        assert found.tokens == expected, name
-        assert found.score.text == plain
+        column = run(engine, request, make(), cache=cache)
+        assert column.tokens == expected, name
+        assert column.score.text == plain
 
 
 @pytest.mark.parametrize("wrong", range(9))
@@ -56,13 +60,14 @@ def test_a_rejection_at_any_position_of_a_block_changes_nothing(wrong: int) -> N
     request = Request("x", max_new_tokens=60, sampling=Sampling(0.8, seed=3))
     truth = naive(engine, PROMPT, request)
     drafter = Script(truth, len(PROMPT), k=8, wrong=wrong)
-    found = run(engine, request, drafter)
-    assert found.tokens == truth
+    column = run(engine, request, drafter)
+    assert column.tokens == truth
     full = [o for o in drafter.outcomes[1:] if o.proposal.drafted == 8]
     assert {o.accepted for o in full} == {min(8, wrong)}
 
 
 @given(
+    model=st.sampled_from(list(MODELS)),
     temperature=st.sampled_from([0.0, 0.5, 1.0]),
     top_k=st.sampled_from([0, 1, 5]),
     top_p=st.sampled_from([0.5, 0.9, 1.0]),
@@ -76,6 +81,7 @@ def test_a_rejection_at_any_position_of_a_block_changes_nothing(wrong: int) -> N
 )
 @settings(max_examples=100, deadline=None)
 def test_any_request_any_drafter(
+    model: str,
     temperature: float,
     top_k: int,
     top_p: float,
@@ -87,13 +93,13 @@ def test_any_request_any_drafter(
     length: int,
     pick: int,
 ) -> None:
-    engine = MODELS["repetitive"]
+    engine = MODELS[model]
     sampling = Sampling(temperature, top_k, top_p, seed, min_p, penalty)
     request = Request("x", length, sampling, ignore_eos=ignore_eos)
-    made = list(drafters(engine, sampling).items())
-    name, make = made[pick % len(made)]
-    found = run(engine, request, make(), prompt=tuple(prompt))
-    assert found.tokens == naive(engine, tuple(prompt), request), name
+    choices = list(drafters(engine, sampling).items())
+    name, make = choices[pick % len(choices)]
+    column = run(engine, request, make(), prompt=tuple(prompt))
+    assert column.tokens == naive(engine, tuple(prompt), request), name
 
 
 class EndAt(FakeEngine):
@@ -109,18 +115,17 @@ class EndAt(FakeEngine):
 
 @pytest.mark.parametrize("offset", range(10))
 def test_eos_inside_an_accepted_block_ends_the_text_there(offset: int) -> None:
-    """Trap: accepted tokens after EOS were once kept, or EOS was counted twice."""
     engine = EndAt()
     engine.end = 9 + offset
     request = Request("x", max_new_tokens=60)
     truth = naive(engine, PROMPT, request)
     assert len(truth) == engine.end + 1
     drafter = Script([*truth, *range(65, 75)], len(PROMPT), k=8, wrong=99)
-    found = run(engine, request, drafter)
-    assert found.tokens == truth
-    assert found.reason == "end of text"
-    assert found.score.positions[0][0] == sum(1 for s in found.steps if s.drafted)
-    assert sum(accepted for _, accepted in found.score.positions) == found.score.accepted
+    column = run(engine, request, drafter)
+    assert column.tokens == truth
+    assert column.reason == "end of text"
+    assert column.score.positions[0][0] == sum(1 for s in column.steps if s.drafted)
+    assert sum(accepted for _, accepted in column.score.positions) == column.score.accepted
 
 
 def test_a_text_of_fixed_length_goes_on_behind_its_end() -> None:
@@ -129,8 +134,8 @@ def test_a_text_of_fixed_length_goes_on_behind_its_end() -> None:
     request = Request("x", max_new_tokens=30, ignore_eos=True)
     truth = naive(engine, PROMPT, request)
     for name, make in drafters(engine, request.sampling).items():
-        found = run(engine, request, make())
-        assert (found.tokens, found.reason) == (truth, "token limit"), name
+        column = run(engine, request, make())
+        assert (column.tokens, column.reason) == (truth, "token limit"), name
     assert (len(truth), truth.index(ByteTokenizer.EOS)) == (30, 9)
     seen = run(engine, request).score.text
     stopped = run(engine, replace(request, stop=(seen[20],)))
@@ -142,11 +147,11 @@ def test_a_draft_that_is_the_target_is_right_under_a_repetition_penalty(penalty:
     """It would not be if it did not count its own guesses among what the text has seen."""
     engine, sampling = MODELS["short-lived"], Sampling(0.8, repetition_penalty=penalty)
     request = Request("x", max_new_tokens=40, sampling=sampling)
-    found = run(engine, request, drafters(engine, sampling)["same draft k=8"](), PROMPT[:9])
-    assert found.score.accepted == found.score.drafted > 20
+    column = run(engine, request, drafters(engine, sampling)["same draft k=8"](), PROMPT[:9])
+    assert column.score.accepted == column.score.drafted > 20
 
 
-@pytest.mark.parametrize("start", range(1, 11))
+@pytest.mark.parametrize("start", [1, 4, 7, 10])
 @pytest.mark.parametrize("length", [1, 3])
 def test_a_stop_string_at_any_offset_ends_text_and_tokens_alike(start: int, length: int) -> None:
     engine = MODELS["varied"]
@@ -158,8 +163,8 @@ def test_a_stop_string_at_any_offset_ends_text_and_tokens_alike(start: int, leng
     assert expected.score.text == text[: text.index(stop)]
     assert expected.reason == "stop string"
     for name, make in drafters(engine, request.sampling).items():
-        found = run(engine, request, make())
-        assert (found.tokens, found.score.text) == (expected.tokens, expected.score.text), name
+        column = run(engine, request, make())
+        assert (column.tokens, column.score.text) == (expected.tokens, expected.score.text), name
 
 
 def test_every_limit_is_exact() -> None:
@@ -167,8 +172,8 @@ def test_every_limit_is_exact() -> None:
     for limit in (1, 2, 3, 5, 8, 9, 10, 19):
         request = Request("x", max_new_tokens=limit)
         for name, make in drafters(engine, request.sampling).items():
-            found = run(engine, request, make())
-            assert (len(found.tokens), found.reason) == (limit, "token limit"), name
+            column = run(engine, request, make())
+            assert (len(column.tokens), column.reason) == (limit, "token limit"), name
 
 
 def test_bookkeeping_adds_up() -> None:
@@ -176,18 +181,18 @@ def test_bookkeeping_adds_up() -> None:
     request = Request("x", max_new_tokens=50, sampling=Sampling(0.7))
     for name, make in drafters(engine, request.sampling).items():
         before = engine.forwards
-        found = run(engine, request, make())
-        score = found.score
-        rounds = sum(1 for s in found.steps if s.drafted)
+        column = run(engine, request, make())
+        score = column.score
+        rounds = sum(1 for s in column.steps if s.drafted)
         assert max((offered for offered, _ in score.positions), default=0) == rounds, name
         assert sum(accepted for _, accepted in score.positions) == score.accepted, name
-        for step in found.steps:
+        for step in column.steps:
             assert len(step.tokens) == len(step.origins) == len(step.gaps)
             assert step.origins.count("drafted") == step.accepted <= step.drafted
             assert len(step.tokens) - step.accepted in (0, 1)
         if "same" not in name:  # the draft's forwards count on the same engine there
-            prefills = sum(isinstance(e, Prefilled) for e in found.events)
-            assert engine.forwards - before == len(found.steps) + prefills, name
+            prefills = sum(isinstance(e, Prefilled) for e in column.events)
+            assert engine.forwards - before == len(column.steps) + prefills, name
 
 
 def test_a_stateless_column_computes_the_whole_prefix_for_every_token() -> None:
@@ -225,11 +230,109 @@ class Damaged(FakeEngine):
 def test_logits_that_are_not_numbers_fail_the_column(
     temperature: float, good: int, verifier: Verifier
 ) -> None:
-    """They were an empty text, which every column shared: identical, and 2.42 times as fast. Later
-    ones were never noticed where the distribution alone was promised.
-    """
+    """Else they are an empty text that all columns share."""
     request = Request("x", max_new_tokens=9, sampling=Sampling(temperature))
     engine = Damaged()
     engine.good = good
     with pytest.raises(DerbyError, match="not numbers"):
         run(engine, request, verifier=verifier)
+
+
+# The clock ----------------------------------------------------------------------------------------
+
+PARTS: tuple[Part, ...] = ("draft", "mask", "forward")
+SECONDS = st.integers(0, 100).map(float)
+
+
+@dataclass
+class Hand:
+    """A wall clock that moves only when told; and a log of when the device was waited for."""
+
+    now: float = 1000.0
+    waits: list[float] = field(default_factory=list)
+    queued: float = 0.0
+
+    def synchronize(self) -> None:
+        self.now += self.queued
+        self.queued = 0.0
+        self.waits.append(self.now)
+
+
+@pytest.fixture
+def hand(monkeypatch: pytest.MonkeyPatch) -> Hand:
+    hand = Hand()
+    monkeypatch.setattr(clock_module, "perf_counter", lambda: hand.now)
+    return hand
+
+
+@given(st.lists(st.lists(st.tuples(st.sampled_from([*PARTS, None]), SECONDS, SECONDS))))
+def test_parts_and_rest_add_up_to_the_steps_and_steps_to_the_clock(
+    steps: list[list[tuple[Part | None, float, float]]],
+) -> None:
+    hand = Hand()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(clock_module, "perf_counter", lambda: hand.now)
+        clock = Clock(hand.synchronize)
+        spent = 0.0
+        for step in steps:
+            with clock.step():
+                assert clock.running
+                for part, seconds, _ in step:
+                    if part is None:
+                        hand.now += seconds
+                        continue
+                    with clock.part(part):
+                        hand.now += seconds / 2
+                        hand.queued += seconds / 2  # work the device has not done yet
+            spent += sum(seconds for _, seconds, _ in step)
+            assert not clock.running
+            for name in PARTS:
+                assert clock.last[name] == sum(s for part, s, _ in step if part == name)
+            assert clock.last["rest"] == sum(s for part, s, _ in step if part is None)
+            assert clock.last["total"] == sum(s for _, s, _ in step)
+            assert clock.seconds == spent
+            hand.now += sum(pause for _, _, pause in step)  # other columns' turns
+        assert clock.seconds == spent
+
+
+def test_a_step_waits_for_the_device_before_it_starts_and_before_it_ends(hand: Hand) -> None:
+    clock = Clock(hand.synchronize)
+    hand.queued = 5.0  # another column's work must not be counted
+    with clock.step():
+        assert hand.waits == [1005.0]
+        hand.queued = 3.0  # its own must
+    assert hand.waits == [1005.0, 1008.0]
+    assert clock.seconds == clock.last["total"] == 3.0
+
+
+def test_a_step_inside_a_step_is_refused_and_one_that_raises_ends_and_counts(hand: Hand) -> None:
+    clock = Clock()
+    with clock.step():
+        hand.now += 1
+        with pytest.raises(RuntimeError, match="inside another"), clock.step():
+            pass
+        assert clock.running
+        hand.now += 1
+    assert clock.seconds == 2
+
+    def broken() -> None:
+        with clock.step(), clock.part("forward"):
+            hand.now += 2
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        broken()
+    assert (clock.running, clock.seconds, clock.last["forward"]) == (False, 4, 2)
+
+
+def test_a_device_that_fails_while_it_is_waited_for_does_not_leave_the_clock_running() -> None:
+    """An asynchronous device reports its errors when it is waited for."""
+
+    def broken() -> None:
+        if clock.running:
+            raise ZeroDivisionError
+
+    clock = Clock(broken)
+    with pytest.raises(ZeroDivisionError), clock.step():
+        pass
+    assert not clock.running

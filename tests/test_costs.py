@@ -1,12 +1,12 @@
 """T(k): lines through what was measured, stored, measured again when asked, times one scale."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from simulated import Ticking
 
 from backend import costs as module
 from backend.costs import (
@@ -23,8 +23,9 @@ from backend.costs import (
     stated_costs,
 )
 from backend.engines.fake import FakeEngine
+from backend.engines.session import Session
 from backend.errors import DerbyError
-from backend.types import ModelSpec
+from backend.types import Layers, Logits, ModelSpec
 
 CURVE = PassCosts((1, 2, 4, 8), (10.0, 12.0, 13.0, 19.0), 0.5)
 
@@ -44,7 +45,6 @@ def test_between_and_beyond_lie_straight_lines() -> None:
 
 
 def test_a_slope_that_was_measured_too_steep_makes_no_pass_free() -> None:
-    """On a busy machine it was, and every column of the first short race ended in a math error."""
     steep = replace(CURVE, context_slope=(1.0, 0.5))
     assert steep(4, 1) == CURVE(4) / 2
     costs = RunningCosts(steep)
@@ -68,6 +68,27 @@ def test_the_scale_follows_the_machine_and_no_single_pass(speed: float, passes: 
     assert costs.now.relative(8) == pytest.approx(1.9)
 
 
+class Ticking(FakeEngine):
+    """A fake whose passes take what `seconds` says of rows and tokens beyond those that costs are
+    quoted at, on a clock of its own: `now`.
+    """
+
+    def __init__(self, seconds: Callable[[int, int], float]) -> None:
+        super().__init__()
+        self.now, self._seconds = 0.0, seconds
+
+    def open(self, rows: int = 0, layers: Layers = ()) -> Session:
+        session = super().open(rows, layers)
+        forward = session.forward
+
+        def ticking(tokens: Sequence[int], parents: Sequence[int], rows: Sequence[int]) -> Logits:
+            self.now += self._seconds(len(tokens), session.length - CONTEXT)
+            return forward(tokens, parents, rows)
+
+        session.forward = ticking  # type: ignore[method-assign]
+        return session
+
+
 def ticking(monkeypatch: pytest.MonkeyPatch, slower: float) -> Ticking:
     engine = Ticking(lambda n, behind: slower * (1 + 0.1 * n + behind * (2e-4 + 3e-5 * n)))
     monkeypatch.setattr(module, "perf_counter", lambda: engine.now)
@@ -86,7 +107,6 @@ def test_measuring_finds_what_passes_take(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_large_model_is_measured_by_few_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model of 1.17 B parameters was measured for 116 to 495 s, by some 260 passes."""
     engine = ticking(monkeypatch, 1.0)
     costs = measure(engine)
     assert costs.seconds == pytest.approx([1 + k / 10 for k in WIDTHS])
@@ -97,9 +117,6 @@ def test_a_large_model_is_measured_by_few_passes(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("max_context", [2, 20, 200, 300, 559, 8192])
 def test_a_model_of_few_positions_is_measured_within_them(max_context: int) -> None:
-    """T(k) was measured up to 512 + 48 positions whatever the model had: with fewer its session
-    refused, and every column of every race failed.
-    """
     engine = FakeEngine(max_context=max_context)
     costs = measure(engine)
     assert costs.widths == WIDTHS[: len(costs.widths)]
