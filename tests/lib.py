@@ -26,7 +26,7 @@ from backend.errors import DerbyError
 from backend.events import Event, Finished, Step
 from backend.grammar.constraint import GrammarConstraint
 from backend.grammar.sources import FOLDER, GrammarSource, behind, definition_of
-from backend.grammar.vocabulary import compile_matcher, slices_of, vocabulary_of
+from backend.grammar.vocabulary import compile_matcher, vocabulary_of
 from backend.results.score import Score
 from backend.strategies.registry import strategies
 from backend.text import ByteTokenizer, Tokenizer
@@ -69,16 +69,19 @@ def compile_grammar(
     source: GrammarSource, tokenizer: Tokenizer, closing: str = ""
 ) -> GrammarConstraint:
     """A constraint at the start of a text, of a grammar that is trusted; behind `closing`."""
-    definition, tokens = definition_of(source), vocabulary_of(tokenizer, slices_of(source))
+    definition, tokens = definition_of(source), vocabulary_of(tokenizer)
     definition = behind(definition, "", closing) if closing else definition
     matcher = compile_matcher(definition, tokens)
     return GrammarConstraint(definition, matcher, tokens, tokenizer, closing)
 
 
+_BYTES = ByteTokenizer()
+
+
 def accepts(source: GrammarSource, text: str) -> bool:
     """True if a grammar takes every byte of a text and lets it end there."""
     draft = Proposal.chain([*text.encode(), ByteTokenizer.EOS])
-    return compile_grammar(source, ByteTokenizer()).cut(draft) is draft
+    return compile_grammar(source, _BYTES).cut(draft) is draft
 
 
 def naive(engine: FakeEngine, prompt: Sequence[int], request: Request) -> list[int]:

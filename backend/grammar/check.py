@@ -40,14 +40,14 @@ PATIENCE = 60.0
 LOOK = 0.05
 #: Longest text that is tried, in characters.
 MAX_TEXT = 16 * 1024
-#: Walks through a grammar, bytes of each, and seconds for all, to meet states that are too large
-#: only after a while.
-WALKS, WALK, WALKING = 4, 300, 1.0
+#: Bytes and seconds of a walk through a grammar, to meet states that are too large only later.
+WALK, WALKING = 600, 1.0
 #: How much likelier a walk takes a byte than another, so that JSON goes on: it soon ends a string,
 #: then begins the next one, and closes an object or a list when there is nothing else to write.
 _LIKELY = dict.fromkeys(b'",:', 60.0) | dict.fromkeys(b"}] \n\r\t\\", 0.02)
 #: Answers that are remembered.
 MAX_REPLIES = 64
+_BYTES = ByteTokenizer()
 _ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -89,16 +89,11 @@ class Fit:
         return " ".join(words)
 
 
-def never() -> bool:
-    """Whether an answer is not wanted any more: it always is."""
-    return False
-
-
 def check(
     source: GrammarSource,
     text: str = "",
     deadline: float = DEADLINE,
-    stopped: Callable[[], bool] = never,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> Fit:
     """How far `text` fits a grammar. Raises DerbyError if the grammar does not compile within
     `deadline` in seconds of processor time, StoppedError once `stopped()` is true.
@@ -120,7 +115,7 @@ _replies: dict[tuple[GrammarSource, str, float], dict[str, Any]] = {}
 
 
 def judge_apart(
-    schema: str, text: str, deadline: float = DEADLINE, stopped: Callable[[], bool] = never
+    schema: str, text: str, deadline: float = DEADLINE, stopped: Callable[[], bool] = lambda: False
 ) -> Judgement:
     """Judge `text` under a JSON Schema. Raises nothing that the two can cause."""
     try:
@@ -175,12 +170,9 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _fit(source: GrammarSource, text: str) -> Fit:
-    matcher = compile_matcher(definition_of(source), vocabulary_of(ByteTokenizer(), ()))
-    latest = time.process_time() + WALKING
-    for seed in range(WALKS):
-        error = matcher.get_error() or _walk(matcher.deep_copy(), random.Random(seed), latest)
-        if error:
-            raise refusal(source, error)
+    matcher = compile_matcher(definition_of(source), vocabulary_of(_BYTES))
+    if error := matcher.get_error() or _walk(matcher.deep_copy()):
+        raise refusal(source, error)
     accepted = 0
     for character in text:
         spelled = character.encode(errors="replace")
@@ -196,10 +188,11 @@ def _fit(source: GrammarSource, text: str) -> Fit:
     return fit
 
 
-def _walk(matcher: LLMatcher, rng: random.Random, latest: float) -> str:
+def _walk(matcher: LLMatcher) -> str:
     """Write a text at random; the error at which the matcher failed at its first step, or of
     another kind than a dead end later, else "".
     """
+    rng, latest = random.Random(0), time.process_time() + WALKING
     for step in range(WALK):
         bits = int.from_bytes(matcher.compute_bitmask(), "little")
         if matcher.is_error():

@@ -21,9 +21,9 @@ import numpy as np
 
 from backend.decoding.seams import NOTHING, Constraint, Masks
 from backend.errors import DerbyError
-from backend.grammar.check import check, never
+from backend.grammar.check import check
 from backend.grammar.sources import GrammarSource, behind, definition_of, shipped, too_much
-from backend.grammar.vocabulary import compile_matcher, slices_of, vocabulary_of
+from backend.grammar.vocabulary import compile_matcher, vocabulary_of
 from backend.machine import threads
 from backend.text import Tokenizer
 from backend.types import Proposal
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 #: Lark attributes after which llguidance refuses to roll back, as a definition's JSON has them.
 #: Seeing one that is not there, in a quoted text say, costs a little time and nothing else.
 _COUNTS_TOKENS = re.compile(r"(max_tokens|stop)(\s|\\[nrt])*=")
-#: How many continuations are named when a text is cut.
-_NAMED = 8
 #: Compiled grammars that a column keeps for its later slots, of up to some 20 MB each.
 _COMPILED = 4
 
@@ -193,20 +191,14 @@ class GrammarConstraint(Constraint):
         return "" if self._answer_at is None else self._decode(self._committed[self._answer_at :])
 
     def expected(self) -> str:
-        """See Constraint. The forced text, or some of the pieces that may come next."""
+        """See Constraint. The forced text, if there is one."""
         if self._answer_at is None:
             return repr(self._closing)
         with bounded():
             if self.finished() or self._matcher.is_accepting():
                 return ""
             forced = self._matcher.compute_ff_bytes()
-        if forced:
-            return repr(forced.decode(errors="replace"))
-        (row,), _ = self.masks_along(NOTHING)
-        pieces = (self._decode([int(token)]) for token in np.flatnonzero(row))
-        named = sorted({piece for piece in pieces if piece}, key=lambda piece: (len(piece), piece))
-        more = ", ..." if len(named) > _NAMED else ""
-        return f"one of {', '.join(map(repr, named[:_NAMED]))}{more}"
+        return repr(forced.decode(errors="replace")) if forced else "more text"
 
     @contextmanager
     def _walk(self, proposal: Proposal) -> Iterator[Callable[[int], LLMatcher | None]]:
@@ -302,12 +294,13 @@ class GrammarCompiler:
         # They stay at the start of a text: copies share what their lexer learns.
         self._matcher = lru_cache(maxsize=_COMPILED)(compile_matcher)
 
-    def prepare(self, *sources: GrammarSource, stopped: Callable[[], bool] = never) -> None:
+    def prepare(self, *sources: GrammarSource, stopped: Callable[[], bool] = lambda: False) -> None:
         """Check grammars that do not ship, and build the model's vocabulary: safety and loading,
         so on nobody's clock. Raises DerbyError and StoppedError as `check` does.
         """
+        if sources:
+            vocabulary_of(self._tokenizer)
         for source in sources:
-            vocabulary_of(self._tokenizer, slices_of(source))
             if source not in shipped().values():
                 check(source, stopped=stopped)
             definition_of(source)  # remembered
@@ -316,7 +309,7 @@ class GrammarCompiler:
         """Make a constraint at the start of a text of a grammar that was prepared. In front of it
         stands `lead`, or a model's thinking up to the tag `closing`.
         """
-        tokens = vocabulary_of(self._tokenizer, slices_of(source))
+        tokens = vocabulary_of(self._tokenizer)
         definition = definition_of(source)
         if lead or closing:
             definition = behind(definition, lead, closing)

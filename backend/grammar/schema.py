@@ -8,7 +8,6 @@ refused.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
@@ -41,19 +40,11 @@ _JUDGED = {
     *("unevaluatedItems", "unevaluatedProperties"),
 }
 
-#: What each bound is without "exclusive", and its sign if it were a lower one.
-_BOUNDS = {
-    "minimum": ("minimum", 1),
-    "exclusiveMinimum": ("minimum", 1),
-    "maximum": ("maximum", -1),
-    "exclusiveMaximum": ("maximum", -1),
-}
-#: llguidance's regular expressions write bounds of up to 18 digits (this and the next two doubles),
-#: and from about 80 decimals on they nest too deeply.
-_FAR = 10**18 - 256
-_NEAR = Decimal("1e-30")
+_BOUNDS = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
 #: From here on not every integer is a double.
-_EXACT = 2**53
+_LARGEST = 2**53
+#: Smaller bounds make regular expressions of llguidance's that nest too deeply.
+_SMALLEST = Decimal("1e-30")
 #: A divisor is a whole number over a power of ten. llguidance has a state for each remainder, and
 #: computes with both in 32 bits.
 _LARGEST_DIVISOR = 50_000
@@ -148,7 +139,7 @@ def _enforced(schema: Any, leave: Callable[[str], Any]) -> Any:
         if name in _JUDGED_FORMATS:
             leave(f"format {name}")
     divisor = _number(copy.get("multipleOf"))
-    if divisor is not None and divisor > 0 and not _is_held(divisor):
+    if divisor is not None and divisor > 0 and not _is_divisor(divisor):
         del copy["multipleOf"]
         leave(f"multipleOf {divisor}")
     if copy.get("uniqueItems") is False:
@@ -164,6 +155,12 @@ def _number(value: Any) -> Decimal | None:
     return Decimal(value) if number else None
 
 
+def _is_exact(number: Decimal) -> bool:
+    """Whether llguidance, which computes with doubles, takes the number for itself."""
+    near = float(number)
+    return abs(number) < _LARGEST and Decimal(repr(near)) == number
+
+
 def _check_numbers(value: Any) -> None:
     """Raise DerbyError for a constant with a number that llguidance would write as another."""
     if isinstance(value, list):
@@ -172,23 +169,11 @@ def _check_numbers(value: Any) -> None:
     elif isinstance(value, dict):
         for inner in value.values():
             _check_numbers(inner)
-    elif (number := _number(value)) is not None:
-        near = float(number)
-        whole = isinstance(value, int) and abs(value) < 2**63
-        if not math.isfinite(near) or number != _readings(near, whole=whole)[0]:
-            raise DerbyError(
-                f"The JSON Schema's constant {_short(number)} has more digits than the 15 to 17 "
-                "that a grammar can hold: write it as a string, or with fewer."
-            )
-
-
-def _readings(number: float, *, whole: bool) -> tuple[Decimal, ...]:
-    """What llguidance may take a double for: the shortest decimal that names it, and its exact
-    value if it is an integer's.
-    """
-    if abs(number) < _EXACT:
-        return (Decimal(repr(number)),)
-    return (Decimal(number),) if whole else (Decimal(repr(number)), Decimal(number))
+    elif (number := _number(value)) is not None and not _is_exact(number):
+        raise DerbyError(
+            f"The JSON Schema's constant {_short(number)} has more digits than the 15 to 17 "
+            "that a grammar can hold: write it as a string, or with fewer."
+        )
 
 
 def _patterns(copy: dict[str, Any], leave: Callable[[str], Any]) -> None:
@@ -228,53 +213,18 @@ def _counts(copy: dict[str, Any], leave: Callable[[str], Any]) -> None:
 
 
 def _bounds(copy: dict[str, Any], leave: Callable[[str], Any]) -> None:
-    """Bounds become such as llguidance's doubles hold: the next one inside, and beyond what its
-    regular expressions write, one outside or none.
-    """
-    whole = copy.get("type") == "integer"
-    low, high = _number(copy.get("minimum")), _number(copy.get("maximum"))
-    for key, (plain, sign) in _BOUNDS.items():
+    for key in _BOUNDS:
         bound = _number(copy.get(key))
         if bound is None:
             continue
-        del copy[key]
-        below = bound if sign > 0 else bound.copy_negate()
-        least = _least(below, whole=whole)
-        held = least is not None and below in _readings(least, whole=whole)
-        if not held:
+        if _is_exact(bound) and (bound == 0 or abs(bound) >= _SMALLEST):
+            copy[key] = int(bound) if bound == int(bound) else float(bound)
+        else:
+            del copy[key]
             leave(f"{key} {_short(bound)}")
-        if least is None:
-            continue
-        goal = key
-        if key != plain and abs(least) >= _EXACT:  # llguidance adds 1: nothing, to such a double
-            goal = plain
-            least = math.nextafter(least, math.inf) if held else least
-        if isinstance(other := copy.get(goal), int | float):
-            least = max(least, float(sign * other))
-        copy[goal] = sign * (int(least) if least.is_integer() else least)
-    if low is None or high is None or low > high:
-        return
-    if copy.get("minimum", -math.inf) > copy.get("maximum", math.inf):
-        raise DerbyError(
-            f"No number from {low} to {high} has few enough digits for a grammar: widen the "
-            "bounds of the JSON Schema, or write such numbers as strings."
-        )
 
 
-def _least(bound: Decimal, *, whole: bool) -> float | None:
-    """The lower bound that stands for `bound`; None: none does."""
-    size = bound.copy_abs()
-    if size > _FAR:
-        return float(_FAR) if bound > 0 else None
-    if 0 < size < _NEAR:
-        return 0.0 if bound > 0 else -float(_NEAR)
-    least = float(bound)
-    while min(_readings(least, whole=whole)) < bound:
-        least = math.nextafter(least, math.inf)
-    return least
-
-
-def _is_held(divisor: Decimal) -> bool:
+def _is_divisor(divisor: Decimal) -> bool:
     """Whether llguidance divides by this number: it multiplies doubles by ten up to a whole one."""
     if divisor > _LARGEST_DIVISOR:
         return False

@@ -1,5 +1,6 @@
 """The mask and the judge read a JSON Schema as the standard does: each text is accepted by both, by
-neither, or by the mask alone in a part that the schema's copy names as checked afterwards.
+neither, or by the mask alone in a part that is named as checked afterwards. What the judge cannot
+tell is not claimed.
 """
 
 import json
@@ -12,13 +13,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from backend.errors import DerbyError
-from backend.grammar.check import check as fit_of
-from backend.grammar.schema import judge, read
+from backend.grammar.schema import Judgement, judge, read
 from backend.grammar.sources import GrammarSource, definition_of
 from backend.grammar.vocabulary import compile_matcher, vocabulary_of
 from backend.text import ByteTokenizer
 
-BYTES = vocabulary_of(ByteTokenizer(), ())
+BYTES = vocabulary_of(ByteTokenizer())
 INT64 = {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}
 CAT = {"properties": {"kind": {"const": "cat", "default": "cat"}, "n": {"type": "integer"}}}
 DOG = {"properties": {"kind": {"const": "dog", "default": "dog"}, "n": {"type": "integer"}}}
@@ -52,19 +52,17 @@ def check(schema: Any, valid: list[str], invalid: list[str], afterwards: list[st
     ("schema", "valid", "invalid", "afterwards"),
     [
         (INT64, ["5", "-5", str(2**63 - 1), str(-(2**63))], ["0.5"], [str(2**63)]),
-        ({"type": "integer", "minimum": 2**53 + 1}, [str(2**53 + 2)], [str(2**53)], []),
-        ({"type": "integer", "exclusiveMinimum": 2**53}, [str(2**53 + 2)], [str(2**53)], []),
-        ({"type": "integer", "exclusiveMaximum": -(2**53)}, ["-9007199254740994"], ["-1"], []),
-        ({"type": "integer", "maximum": 2**56}, [str(2**56)], [str(2**56 + 1)], []),
-        ({"type": "integer", "maximum": 2**64 - 1}, [str(2**64 - 1), "0"], [], [str(2**64)]),
-        ({"type": "integer", "minimum": 2**64}, [str(2**64)], ["5"], [str(2**63)]),
+        ({"type": "integer", "minimum": 2**53 + 1}, [str(2**53 + 1)], ["0.5"], [str(2**53)]),
+        ({"type": "integer", "minimum": 1 - 2**53}, [str(1 - 2**53)], [str(-(2**53))], []),
+        ({"type": "integer", "exclusiveMaximum": 2**53 - 1}, ["5"], [str(2**53 - 1)], []),
+        ({"type": "integer", "minimum": 3, "maximum": 2**64}, ["3"], ["2"], [str(2**64 + 1)]),
         (
             {"type": "number", "minimum": -1.7976931348623157e308, "maximum": 1e308},
             ["1e307", "-0.5"],
             ["1."],
             ["1e309"],
         ),
-        ({"type": "number", "minimum": 5e-324}, ["0.5"], ["-1"], ["0"]),
+        ({"type": "number", "minimum": 5e-324}, ["0.5"], ["1."], ["0", "-1"]),
         ({"type": "number", "minimum": 0.1}, ["0.1"], ["0.05"], []),
         ({"type": "number", "multipleOf": 0.07}, ["0.14"], [], ["0.1"]),
         ({"type": "number", "multipleOf": 3e-12}, ["3"], [], ["1"]),
@@ -104,13 +102,6 @@ def test_mask_and_judge_agree(
     schema: Any, valid: list[str], invalid: list[str], afterwards: list[str]
 ) -> None:
     check(schema, valid, invalid, afterwards)
-
-
-def test_what_is_checked_afterwards_is_named_and_judged() -> None:
-    source = GrammarSource("json_schema", json.dumps(PETS), "test")
-    assert "oneOf" in fit_of(source).sentence("")
-    assert fit_of(source, '{"n": 1}').invalid
-    assert not fit_of(source, '{"kind": "cat"}').invalid
 
 
 @pytest.mark.parametrize(
@@ -165,10 +156,10 @@ def _as_written(text: str) -> str:
     [
         {"const": 2**53 + 1},
         {"enum": ["a", [2**64]]},
-        {"type": "integer", "minimum": 2**53 + 1, "maximum": 2**53 + 1},
         {"patternProperties": {"^(?!a)": True}},
-        *({"pattern": text} for text in ("(", "a)", "[a", "*", "a**", "^*", r"\A", r"\x{41}")),
-        *({"pattern": text} for text in ("(?i)a", "[z-a]", r"\1", r"\ud800", "a\\", r"\k<x>")),
+        *({"pattern": text} for text in ("(", "(?", "a)", "[a", "*", "a**", "^*", r"\A")),
+        *({"pattern": text} for text in (r"\x{41}", "(?i)a", "[z-a]", r"\1", r"\ud800", "a\\")),
+        {"pattern": r"\k<x>"},
     ],
 )
 def test_what_cannot_be_honoured_is_refused(schema: Any) -> None:
@@ -176,7 +167,7 @@ def test_what_cannot_be_honoured_is_refused(schema: Any) -> None:
         read(json.dumps(schema))
 
 
-NEAR = [0, 2**31, 2**53, 10**17, 10**18, 2**63, 2**64]
+NEAR = [0, 10, 2**31, 2**53, 10**18, 2**63, 2**64]
 WHOLE = st.builds(
     lambda sign, near, by: sign * (near + by),
     *(st.sampled_from([1, -1]), st.sampled_from(NEAR), st.integers(-300, 300)),
@@ -185,22 +176,17 @@ WHOLE = st.builds(
 
 @settings(max_examples=200)
 @given(WHOLE, WHOLE, WHOLE, st.booleans())
-def test_a_range_of_integers_is_exact_or_narrower_or_checked_afterwards(
+def test_a_range_of_integers_is_exact_or_checked_afterwards(
     low: int, high: int, number: int, exclusive: bool
 ) -> None:
-    assume(low + 600 < high)
+    assume(low + 2 <= high)
     names = ("exclusiveMinimum", "exclusiveMaximum") if exclusive else ("minimum", "maximum")
     schema = {"type": "integer", names[0]: low, names[1]: high}
-    accepted, within = (
-        mask_accepts(schema, str(number)),
-        low + exclusive <= number <= high - exclusive,
-    )
+    accepted = mask_accepts(schema, str(number))
+    within = low + exclusive <= number <= high - exclusive
     assert (judge(json.dumps(schema), str(number)).verdict == "valid") == within
-    if not accepted and within:  # at most one double and a step from a bound beyond 2**53
-        assert min(abs(number - end) for end in (low, high) if abs(end) >= 2**53 - 1) <= 512
-    if accepted and not within:
-        assert read(json.dumps(schema)).afterwards
-        assert max(abs(low), abs(high)) > 10**18 - 300
+    assert accepted or not within
+    assert accepted == within or read(json.dumps(schema)).afterwards
 
 
 @settings(max_examples=200)
@@ -222,3 +208,55 @@ def test_a_class_holds_what_pythons_does(members: str, text: str) -> None:
         matches = bool(expected.fullmatch(character))
         assert mask_accepts(schema, json.dumps(character)) == matches
         assert (judge(json.dumps(schema), json.dumps(character)).verdict == "valid") == matches
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        ('{"multipleOf": 0.01}', "19.99"),  # no multiple of 0.01 in binary
+        ('{"multipleOf": 0.01}', "123456789012345678901234567890.01"),
+        ('{"type": "integer"}', "1.0"),
+        ('{"format": "date-time"}', '"1998-12-31T23:59:60Z"'),  # there was a leap second
+        ('{"format": "int32"}', '"text"'),  # no format that anybody checks
+        (r'{"pattern": "^\\p{L}[a-z\\-]$"}', '"\u00e9-"'),
+        ('{"$ref": "#/$defs/a", "$defs": {"a": {"type": "null"}}}', "null"),
+        ('{"uniqueItems": true, "x-guidance": {"lenient": true}}', "[1, 2]"),
+    ],
+)
+def test_valid_texts_are_called_valid(schema: str, text: str) -> None:
+    assert judge(schema, text) == Judgement("valid")
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "why"),
+    [
+        ("{}", '"open', "not JSON: Unterminated string"),
+        ("{}", "1 2", "not JSON"),
+        ('{"multipleOf": 0.01}', "19.995", "not a multiple of 0.01"),
+        ('{"format": "date-time"}', '"2024-01-01T10:00:60Z"', "date-time"),
+        (r'{"pattern": "^\\d\\S$"}', '"\u0663a"', r'does not match "^\d\S$"'),
+        ('{"properties": {"a": {"items": {"minimum": 2}}}}', '{"a": [3, 1]}', "at /a/1: 1 is less"),
+        ('{"uniqueItems": true, "x-guidance": {"lenient": true}}', "[1, 1]", "non-unique"),
+    ],
+)
+def test_invalid_texts_are_told_why_and_where(schema: str, text: str, why: str) -> None:
+    judgement = judge(schema, text)
+    assert judgement.verdict == "invalid"
+    assert why in judgement.why
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        ('{"type": "strin"}', "1"),
+        ('{"$ref": "http://localhost:9/a"}', "1"),  # nothing is fetched
+        ('{"$ref": "file:///etc/hostname"}', "1"),
+        ("{}", "[" * 100_000),
+        ("{}", "9" * 5000),
+        ("{}", '"\\ud800"'),
+    ],
+)
+def test_what_the_validator_cannot_tell_is_not_claimed(schema: str, text: str) -> None:
+    judgement = judge(schema, text)
+    assert judgement.verdict == "unchecked"
+    assert judgement.why

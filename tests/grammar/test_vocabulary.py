@@ -1,14 +1,22 @@
-"""Grammars bind whatever tokenizers spell texts in bytes; of others one sentence says why not."""
+"""Grammars bind whatever tokenizers spell texts in bytes, of others one sentence says why not; and
+slices change no mask.
+"""
 
+import random
+import re
+from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-from lib import compile_grammar
+from lib import compile_grammar, examples
+from llguidance import LLTokenizer, TokenizerWrapper
 from small_tokenizer import TOKENS, saved, small_tokenizer
 
 from backend.errors import DerbyError
-from backend.grammar.sources import GrammarSource, shipped
+from backend.grammar.sources import GrammarSource, definition_of, shipped
+from backend.grammar.vocabulary import SLICES, compile_matcher
 from backend.types import Proposal
 
 REGEX = GrammarSource("regex", "a+b?", "test")
@@ -87,3 +95,78 @@ def test_an_added_token_is_its_text_unless_it_is_special(tmp_path: Path, special
     assert behind.masks_along(Proposal()).allowed.nonzero()[1].tolist() == letter
     behind.advance(letter)
     assert behind.answer() == "a"
+
+
+EOS = 256
+OTHERS = [*"\"'\\\t", "*/", "\n    ", '", "', "');", "é", " ñ", "日本", "Ж ", "ß_9"]
+
+
+class Vocabulary:
+    """Every byte, the end of the text, and some longer tokens, as llguidance reads it."""
+
+    bos_token_id, eos_token_id, special_token_ids = None, EOS, (EOS,)
+
+    def __init__(self, pieces: Iterable[str]) -> None:
+        longer = sorted(piece.encode() for piece in pieces if len(piece.encode()) > 1)
+        self.tokens = (*(bytes([i]) for i in range(256)), b"<eos>", *longer)
+
+    def __call__(self, text: bytes) -> list[int]:
+        """Tokens of `text`, the longest first."""
+        ids, spelled = {token: i for i, token in enumerate(self.tokens)}, list[int]()
+        while text:
+            end = next(end for end in range(len(text), 0, -1) if text[:end] in ids)
+            spelled.append(ids[text[:end]])
+            text = text[end:]
+        return spelled
+
+
+def plain(pieces: Iterable[str]) -> LLTokenizer:
+    """A vocabulary without slices."""
+    return LLTokenizer(TokenizerWrapper(Vocabulary(pieces)), eos_token=EOS, slices=[])
+
+
+@cache
+def awkward() -> tuple[LLTokenizer, LLTokenizer]:
+    """A few thousand pieces of the examples, with what might stand beside them: without slices and
+    with them.
+    """
+    rng = random.Random(5)
+    text = "\n".join(text for name in shipped() for text in examples(name).accept)
+    pieces = set(re.findall(r" ?\w+", text)) | set(OTHERS)
+    for _ in range(3000):
+        start = rng.randrange(len(text))
+        piece = text[start : start + rng.randint(2, 40)]
+        other = rng.choice(["", "", *OTHERS])
+        pieces.add(rng.choice([piece + other, other + piece]))
+    tokens = plain(pieces)
+    assert tokens.vocab_size > 3000
+    return tokens, tokens.with_slices(list(SLICES))
+
+
+#: Terminals bounded, unbounded, negated and spaced, as people's own grammars have them.
+SHAPES = (
+    "start: NAME\nNAME: /[a-z]+([0-9_][a-z0-9_]*)?/ & ~/if|in|int/",
+    'start: NAME (" " NAME)*\nNAME: /[a-z][a-z0-9_]{0,9}/',
+    "start: / ?[A-Za-z]+/ /;/",
+    "start: TEXT\nTEXT: /'([^'\\n]|'')*'/",
+    'start: "\\"" /[^"\\\\\\x00-\\x1F]{0,25}/ "\\""',
+    "start: /[ A-Za-z0-9,'-]{3,45}\\./",
+    "start: WORD+\nWORD: /[A-Z]+/\n%ignore / +/",
+)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_masks_are_those_without_slices_along_random_texts(shape: str) -> None:
+    """Wherever the masks themselves lead, not where an example's author went."""
+    definition, rng = definition_of(GrammarSource("lark", shape, "shape")), random.Random(shape)
+    for _ in range(10):
+        matchers = [compile_matcher(definition, tokens) for tokens in awkward()]
+        for _ in range(12):
+            masks = [matcher.compute_bitmask() for matcher in matchers]
+            assert masks[0] == masks[1]
+            bits = int.from_bytes(masks[0], "little")
+            allowed = [i for i in range(8 * len(masks[0])) if bits >> i & 1 and i != EOS]
+            if not allowed:
+                break
+            token = rng.choice(allowed)
+            assert [matcher.try_consume_tokens([token]) for matcher in matchers] == [1, 1]
