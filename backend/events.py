@@ -2,7 +2,7 @@
 
 Every event names its column by index; the page, the command line, the bench and recordings all
 read this one stream. Events are created without checks, because a race has thousands of them. Their
-types name the bounds that pydantic holds a recorded event to (`backend/records/document.py`).
+types name the bounds that pydantic holds a recorded event to (`backend/records/file.py`).
 """
 
 from collections.abc import Iterable

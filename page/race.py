@@ -23,8 +23,7 @@ from backend.racing.race import Race
 from backend.records.file import load
 from backend.records.record import RaceRecord, recorded
 from backend.results.drawing import Drawer, Drawing
-from backend.results.score import ENDED
-from backend.results.scoreboard import Scoreboard
+from backend.results.scoreboard import ENDED, Scoreboard
 
 #: Seconds between two looks at what has happened.
 PERIOD = 0.25

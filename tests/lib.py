@@ -27,7 +27,7 @@ from backend.events import Event, Finished, Step
 from backend.grammar.constraint import GrammarConstraint
 from backend.grammar.sources import FOLDER, GrammarSource, behind, definition_of
 from backend.grammar.vocabulary import compile_matcher, vocabulary_of
-from backend.results.score import Score
+from backend.results.scoreboard import Score
 from backend.strategies.registry import strategies
 from backend.text import ByteTokenizer, Tokenizer
 from backend.types import Logits, Outcome, Proposal, Request, Sampling, Thinking, Turns

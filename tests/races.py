@@ -9,8 +9,7 @@ from backend.events import Event
 from backend.racing.hosts.host import InlineHost
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
-from backend.results.score import Score
-from backend.results.scoreboard import Scoreboard
+from backend.results.scoreboard import Score, Scoreboard
 from backend.strategies.column import Column
 from backend.types import ModelSpec
 

@@ -15,8 +15,7 @@ from backend.racing.hosts.host import InlineHost
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.records.file import schema
-from backend.records.place import Hardware
-from backend.records.record import RaceRecord, recorded
+from backend.records.record import Hardware, RaceRecord, recorded
 from backend.strategies.column import Column, default_column, parse_column
 from backend.strategies.registry import strategies
 from backend.types import ModelSpec, Request, Sampling

@@ -8,7 +8,7 @@ from itertools import product
 
 from backend.bench.prompts import Prompt
 from backend.racing.race import Race
-from backend.records.place import this_machine, versions
+from backend.records.record import this_machine, versions
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import Column, parse_column
 from backend.strategies.registry import BASELINE

@@ -15,8 +15,7 @@ from backend.errors import DerbyError
 from backend.results.figures import figure
 from backend.results.result import Row as ResultRow
 from backend.results.result import result_of
-from backend.results.score import Score
-from backend.results.scoreboard import Scoreboard
+from backend.results.scoreboard import Score, Scoreboard
 from backend.untrusted import UntrustedError, read_json
 
 Count = Annotated[int, Field(ge=0)]

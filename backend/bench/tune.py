@@ -19,7 +19,7 @@ from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.intervals import UNKNOWN, Ratio, median_ratio
 from backend.results.result import Row, result_of
-from backend.results.score import Score
+from backend.results.scoreboard import Score
 from backend.strategies.column import parse_column
 from backend.strategies.registry import BASELINE, strategies
 from backend.text import takes_chats

@@ -7,19 +7,24 @@ from typing import Any, Literal
 from backend.decoding.sampling import COLDEST
 from backend.engines.registry import all_precisions
 from backend.errors import DerbyError, unknown
-from backend.export import llamacpp, openvino_genai, transformers, vllm
+from backend.export.templates import (
+    llamacpp_code,
+    openvino_genai_code,
+    transformers_code,
+    vllm_code,
+)
 from backend.libraries.library import NO_DRAFT, Library, Settings
 from backend.libraries.llamacpp import LLAMACPP
 from backend.libraries.openvino_genai import OPENVINO_GENAI
+from backend.libraries.openvino_genai import PRECISIONS as GENAI_PRECISIONS
 from backend.libraries.transformers import TRANSFORMERS
 from backend.models.files import BUILT_IN, SUFFIX
 from backend.programs.parser import is_program
 from backend.results.figures import likely
 from backend.results.result import result_of
-from backend.results.score import Score
-from backend.results.scoreboard import Scoreboard
+from backend.results.scoreboard import Score, Scoreboard
 from backend.strategies.column import Column, OwnModel, default_column
-from backend.strategies.equivalent import NOTHING_DRAFTED, Equivalent
+from backend.strategies.declaration import Equivalent
 from backend.strategies.libraries import DRAFT_TOKENS
 from backend.types import ModelSpec, Request
 
@@ -38,10 +43,10 @@ class Template:
 
 #: By the libraries' titles.
 LIBRARIES: Mapping[str, Template] = {
-    "openvino-genai": Template(OPENVINO_GENAI, openvino_genai.write),
-    "transformers": Template(TRANSFORMERS, transformers.write),
-    "llama.cpp": Template(LLAMACPP, llamacpp.write, language="bash"),
-    "vLLM": Template(TRANSFORMERS, vllm.write, raced=False),
+    "openvino-genai": Template(OPENVINO_GENAI, openvino_genai_code),
+    "transformers": Template(TRANSFORMERS, transformers_code),
+    "llama.cpp": Template(LLAMACPP, llamacpp_code, language="bash"),
+    "vLLM": Template(TRANSFORMERS, vllm_code, raced=False),
 }
 
 
@@ -72,7 +77,7 @@ def snippet(
     template = LIBRARIES[library]
     equivalent = column.strategy.equivalent({**column.settings(), **score.decision.settings})
     if score.decision.plain:
-        equivalent = NOTHING_DRAFTED
+        equivalent = Equivalent(note="No guess paid here: this is plain decoding.")
     made, settings = column, column.settings()
     try:
         if column.name != template.library.name or not template.raced:
@@ -143,7 +148,7 @@ def _settings(library: str, equivalent: Equivalent, column: Column) -> dict[str,
     draft, grammar = equivalent.draft, column.grammar
     if draft in all_precisions():
         draft = draft.removesuffix("-exact")
-        if library != "openvino-genai" or draft not in openvino_genai.PRECISIONS:
+        if library != "openvino-genai" or draft not in GENAI_PRECISIONS:
             raise DerbyError(f"{library} drafts with no {draft} copy: name a smaller model.")
     if grammar and library == "transformers":
         raise DerbyError("transformers has no grammars: choose llama.cpp or vLLM.")

@@ -1,8 +1,9 @@
 """A record as a JSON file in UTF-8, written plainly and read by pydantic. `python -m
-backend.records` prints its JSON Schema.
+backend.records.file` prints its JSON Schema.
 """
 
 import json
+import sys
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import datetime
@@ -25,8 +26,7 @@ from backend.engines.registry import engine_named
 from backend.errors import DerbyError
 from backend.events import Event, Name, to_json
 from backend.grammar.sources import GrammarSource, shipped
-from backend.records.place import Hardware
-from backend.records.record import LEFT_OUT, RaceRecord, board
+from backend.records.record import LEFT_OUT, Hardware, RaceRecord, board
 from backend.results.drawing import drawing
 from backend.strategies.column import Column, OwnModel, default_column, settings_of
 from backend.types import ModelSpec, Request
@@ -218,3 +218,7 @@ def _plain_column(column: Column) -> dict[str, Any]:
         whole = isinstance(value, GrammarSource) and shipped().get(value.name) != value
         settings[name] = asdict(value) if whole else fields[name].text(value)
     return {"strategy": column.name, "settings": settings, "model": asdict(column.model)}
+
+
+if __name__ == "__main__":
+    sys.stdout.write(schema())

@@ -1,15 +1,94 @@
 """A race as one value: what was asked, where it ran, and every event. All else is drawn from it."""
 
+import platform
+import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
 
 from backend.errors import DerbyError
-from backend.events import Event, Preparing
-from backend.records.place import PROGRAM, Hardware, this_machine, versions
+from backend.events import Count, Event, Name, Preparing
+from backend.machine import cores
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import Column
 from backend.types import ModelSpec, Request
+
+_PROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
+_PROCESSORS = Path("/proc/cpuinfo")
+
+#: This program, as its project file calls it.
+PROGRAM = "decode-derby"
+
+#: Packages on whose versions figures or texts depend.
+PACKAGES = (
+    "openvino",
+    "torch",
+    "transformers",
+    "optimum-intel",
+    "xllamacpp",
+    "llguidance",
+    "numpy",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """The processor's name ("": unknown), how many cores' worth of time the process had, the bytes
+    of memory, and the system's name and release.
+    """
+
+    processor: Name = ""
+    cores: Annotated[float, Field(ge=0, le=2**16)] = 0.0
+    memory: Count = 0
+    system: Name = ""
+
+
+@cache
+def this_machine() -> Hardware:
+    """The machine that this process runs on. Names neither host nor user."""
+    import psutil
+
+    system = f"{platform.system()} {platform.release()} {platform.machine()}"
+    return Hardware(_processor()[:200], float(cores()), psutil.virtual_memory().total, system[:200])
+
+
+@cache
+def versions() -> tuple[tuple[str, str], ...]:
+    """Name and version of this program, of Python, and of those PACKAGES that are installed."""
+    if _PROJECT.is_file():  # not installed, or installed and older than this folder
+        own = str(tomllib.loads(_PROJECT.read_text(encoding="utf-8"))["project"]["version"])
+    else:
+        own = version(PROGRAM)
+    packages = [(name, _version(name)) for name in PACKAGES]
+    return (
+        (PROGRAM, own),
+        ("python", platform.python_version()),
+        *((name, number) for name, number in packages if number),
+    )
+
+
+def _version(package: str) -> str:
+    """Of a package; "" where it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+def _processor() -> str:
+    try:
+        lines = _PROCESSORS.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.processor())
+
 
 #: What is of no race: a wait.
 LEFT_OUT = (Preparing,)

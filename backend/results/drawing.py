@@ -9,8 +9,7 @@ from backend.events import Proposed
 from backend.programs.parser import is_program
 from backend.results.figures import FIGURES, pass_cost
 from backend.results.result import Result, Row, result_of
-from backend.results.score import ENDED, Score
-from backend.results.scoreboard import Scoreboard
+from backend.results.scoreboard import ENDED, Score, Scoreboard
 from backend.results.sentences import beside, doubt, headline, mark, reasons, state
 from backend.types import Request
 

@@ -13,8 +13,7 @@ from typing import Literal
 
 from backend.events import NOISY
 from backend.results.intervals import UNKNOWN, Commit, Ratio, paired
-from backend.results.score import ENDED, Score, State
-from backend.results.scoreboard import Difference, Scoreboard
+from backend.results.scoreboard import ENDED, Difference, Score, Scoreboard, State
 
 Unit = Literal["token", "character"]
 

@@ -1,14 +1,306 @@
-"""A race as its reader sees it: every column's score, and how the columns compare."""
+"""A race as its reader sees it: a score a column, folded of its events, and how they compare."""
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
+from typing import Literal, NamedTuple
 
-from backend.events import Conditions, Event, Preparing
-from backend.results.score import ENDED, Score
+from backend.costs import UNKNOWN_COSTS, PassCosts
+from backend.decoding.seams import UNDECIDED, Decision
+from backend.events import (
+    CUT_SHORT,
+    Conditions,
+    CostsKnown,
+    Decided,
+    Event,
+    Failed,
+    Fed,
+    Filled,
+    Finished,
+    Judged,
+    Prefilled,
+    Prepared,
+    Preparing,
+    Proposed,
+    Served,
+    Started,
+    Step,
+)
+from backend.results.intervals import Commit
 from backend.strategies.column import RACE_MODEL, Column
 from backend.strategies.registry import BASELINE
+
+State = Literal["queued", "prefill", "decoding", "done", "stopped", "failed"]
+ENDED = ("done", "stopped", "failed")
+
+#: Positions of guesses that are told apart: no column drafts more, and a record may say anything.
+MOST_POSITIONS = 64
+
+PARTS = ("draft", "mask", "forward", "rest")
+
+
+class Moment(NamedTuple):
+    """An event that showed text or committed tokens: when it ended on the column's own clock, how
+    many tokens this run committed with it, and the [origin, text] pairs that it showed. It is, or
+    stands behind, step number `step` (0: none yet).
+    """
+
+    clock: float
+    tokens: int
+    spans: list[list[str]]
+    step: int
+
+
+@dataclass
+class Score:
+    """One column so far. Times are seconds of the column's own clock; counts are of this run,
+    unless said otherwise.
+
+    `add` folds in the column's next event in constant time; everything else only reads. What a
+    lane does not know (a remote server's token ids, gaps, rows, parts) stays empty or 0.
+    """
+
+    state: State = "queued"
+    reason: str = ""  # why a column that is done ended
+    message: str = ""  # why a column failed, a sentence
+    expected: str = ""  # what the grammar still wanted when the text was cut
+    judged: Judged | None = None  # how a text was judged that its grammar let end
+
+    model: str = ""  # what runs where, in words
+    spec: dict[str, str] = field(default_factory=dict)  # the same by part; {}: unknown
+    tokenizer: str = ""  # fingerprint of what the token ids mean; "": unknown
+
+    clock: str = "own"  # whose time the seconds are of: the column's own, "server" or "network"
+
+    keeps_text: bool = True  # False: it promises the distribution alone
+
+    prompt_tokens: int = 0
+    prefilled: int = 0  # tokens of the prompt that are computed, or need not be
+    reused: int = 0  # first tokens of the prompt that its cache held from the start
+    fed: int = 0  # tokens of a program's fixed text
+    slots: dict[str, list[str]] = field(default_factory=dict)  # a program's values by name
+
+    tokens: list[int] = field(default_factory=list)  # ids of the whole answer; []: unknown
+    gaps: list[float] = field(default_factory=list)  # between the two best scores; inf: unknown
+    length: int = 0  # tokens of the answer, also where their ids are not known
+
+    commits: list[Commit] = field(default_factory=list)  # of each step
+    moments: list[Moment] = field(default_factory=list)  # all that was shown, in order
+    step_at: dict[int, Step] = field(default_factory=dict)  # by moment, if it was one
+    proposed_at: dict[int, Proposed] = field(default_factory=dict)  # by moment, where known
+
+    seconds: float = 0.0
+    ttft: float = 0.0
+    parts: dict[str, float] = field(default_factory=dict)  # seconds of each of PARTS
+    masks: list[float] = field(default_factory=list)  # seconds of each mask, hidden or not
+
+    first_block: int = 0  # tokens of the first step, but for those that are `ahead`
+    ahead: int = 0  # tokens that a grammar forced in the first step: no time of their own
+    steps: int = 0
+    passes: int = 0  # of the target after the first step's
+    rows: int = 0  # token rows that the target computed
+    forced: int = 0  # tokens that the grammar left no choice about
+    drafted: int = 0  # tokens proposed by a drafter, never those that a grammar forces
+    accepted: int = 0  # of these, those that the target confirmed
+    calls: int = 0  # passes of the draft
+    overlaps: list[float] = field(default_factory=list)  # 1 - TV, row by row; []: not computed
+    depths: Counter[tuple[int, int]] = field(default_factory=Counter)  # (drafted, accepted)
+    widths: Counter[int] = field(default_factory=Counter)  # rows of a pass -> passes
+    last_rows: int = 1  # of the last pass
+
+    costs: PassCosts = UNKNOWN_COSTS
+    draft_cost: float = 0.0  # seconds of a pass of the draft
+    expected_seconds: float = 0.0  # that the passes should take, drafting included
+    plain_seconds: float = 0.0  # that plain decoding should take for as many tokens
+    decision: Decision = UNDECIDED  # what the drafter decided last
+
+    def add(self, event: Event) -> None:
+        if not isinstance(event, Step):
+            self._pass_time(event)
+        match event:
+            case Started():
+                self.state = "prefill"
+                self.model, self.prompt_tokens = event.model, event.prompt_tokens
+                self.spec, self.tokenizer = event.spec, event.tokenizer
+                self.keeps_text = event.keeps_text
+            case Prepared():
+                self.reused = event.reused
+                self.prefilled = min(event.reused, self.prompt_tokens)
+            case CostsKnown():
+                each, row = event.context_slope
+                widths, passes = tuple(event.widths), tuple(event.passes)
+                self.costs = PassCosts(widths, passes, event.width_change, (each, row))
+                self.draft_cost = event.draft
+                self._expect_anew()
+            case Prefilled():
+                self.prefilled = max(self.prefilled, min(event.done, self.prompt_tokens))
+            case Step():
+                self._step(event)
+            case Proposed():
+                self.proposed_at[len(self.moments) - 1] = event
+            case Finished():
+                self.state = "stopped" if event.reason in CUT_SHORT else "done"
+                self.reason, self.expected = event.reason, event.expected
+            case Failed():
+                self.state, self.message = "failed", event.message
+            case _:
+                self._rarely(event)
+
+    def _pass_time(self, event: Event) -> None:
+        """Whatever takes time of the column's clock, or shows text, says so; a step says more."""
+        self.seconds += getattr(event, "seconds", 0.0)
+        if spans := getattr(event, "spans", []):
+            self.moments.append(Moment(self.seconds, 0, spans, self.steps))
+
+    def _rarely(self, event: Event) -> None:
+        """Fold in decisions, and events of programs, full contexts and finished texts."""
+        match event:
+            case Decided():
+                why, declined = event.why, tuple(event.declined)
+                self.decision = Decision(
+                    event.settings, event.predicted, why, declined, event.plain
+                )
+            case Fed():
+                self.fed += event.tokens
+            case Filled():
+                self.slots.setdefault(event.name, []).append(event.value)
+            case Judged():
+                self.judged = event
+            case Served():
+                self.clock = event.clock
+                self.model = event.model or self.model
+                self.prompt_tokens = event.prompt_tokens or self.prompt_tokens
+            case _:
+                pass
+
+    def _step(self, step: Step) -> None:
+        count = len(step.origins)  # of the tokens, also where their ids are not known
+        self.seconds += step.seconds["total"]
+        self.tokens += step.tokens
+        self.gaps += [*step.gaps, *[inf] * (count - len(step.gaps))]
+        if not self.steps:
+            self.ahead = min(step.origins.count("forced"), max(count - 1, 0))
+            self.ttft, self.first_block = self.seconds, count - self.ahead
+            self._expect_plainly(self.ahead, self.length)
+        elif step.rows:
+            self.passes += 1
+            self.widths[step.rows] += 1
+            self.calls += step.calls
+            self._expect(step.rows, step.calls, count, self.length, self.last_rows)
+        elif self.clock != "network":  # over which nobody knows how many passes came together
+            self.passes += count - step.accepted
+        self.length += count
+        self.commits.append(Commit(self.seconds, count, step.rows, step.calls))
+        self.step_at[len(self.moments)] = step
+        self.state, self.prefilled = "decoding", self.prompt_tokens
+        self.last_rows = step.rows if self.steps else 1
+        self.steps += 1
+        self.moments.append(Moment(self.seconds, count, step.spans, self.steps))
+        self.rows += step.rows
+        self.masks += step.masks
+        self.overlaps += step.overlaps
+        self.forced += step.origins.count("forced")
+        if step.drafted:
+            self.drafted += step.drafted
+            self.accepted += step.accepted
+            self.depths[step.drafted, step.accepted] += 1
+        for part in PARTS:
+            if part in step.seconds:
+                self.parts[part] = self.parts.get(part, 0.0) + step.seconds[part]
+
+    def _expect(self, rows: int, calls: int, tokens: int, length: int, before: int) -> None:
+        """Add what a pass behind so much of the answer should have taken, and a plain one in its
+        place for each token that it committed; the pass before had `before` rows.
+        """
+        passed = self.costs(rows, self.prompt_tokens + length)
+        changed = self.costs.width_change * (rows != before)
+        self.expected_seconds += passed + changed + calls * self.draft_cost
+        self._expect_plainly(tokens, length)
+
+    def _expect_plainly(self, tokens: int, length: int) -> None:
+        """Add what plain passes take for tokens behind so much of the answer."""
+        self.plain_seconds += tokens * self.costs(1, self.prompt_tokens + length)
+
+    def _expect_anew(self) -> None:
+        """Expect of all passes so far what the costs say that are known now."""
+        self.expected_seconds = self.plain_seconds = 0.0
+        self._expect_plainly(self.ahead, 0)
+        length, before = self.first_block + self.ahead, 1
+        for commit in self.commits[1:]:
+            if commit.rows:
+                self._expect(commit.rows, commit.calls, commit.tokens, length, before)
+            length, before = length + commit.tokens, commit.rows
+
+    def token_at(self, character: int) -> int:
+        """How many tokens of the answer were shown before the one that holds this character."""
+        tokens, shown = 0, 0
+        for moment in self.moments:
+            shown += sum(len(text) for _, text in moment.spans)
+            if shown > character:
+                break
+            tokens += moment.tokens
+        return tokens
+
+    @property
+    def spans(self) -> list[list[str]]:
+        """All [origin, text] pairs, in order."""
+        return [span for moment in self.moments for span in moment.spans]
+
+    @property
+    def text(self) -> str:
+        return "".join(piece for _, piece in self.spans)
+
+    @property
+    def values(self) -> dict[str, str | list[str]]:
+        """A program's values by name; a list where a slot was filled more than once."""
+        return {k: v if len(v) > 1 else v[0] for k, v in self.slots.items()}
+
+    @property
+    def tpot(self) -> float:
+        """Seconds per output token after the first one; 0 while there are none. Tokens that the
+        first step brought beside it count if a grammar forced them, else they are of the TTFT.
+        """
+        later = self.length - max(self.first_block, 1)
+        return (self.seconds - self.ttft) / later if later > 0 else 0.0
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Decode speed: 1 / TPOT."""
+        return 1 / self.tpot if self.tpot else 0.0
+
+    @property
+    def tokens_per_forward(self) -> float:
+        """Committed tokens per target forward pass, prefill not counted; 0 while there are none."""
+        return (self.length - self.first_block) / self.passes if self.passes else 0.0
+
+    @property
+    def mean_rows(self) -> float:
+        """Rows of a decode pass on average; 0 while there are none."""
+        return sum(k * n for k, n in self.widths.items()) / max(self.widths.total(), 1)
+
+    @property
+    def acceptance(self) -> float:
+        """Accepted share of the drafted tokens."""
+        return self.accepted / self.drafted if self.drafted else 0.0
+
+    @property
+    def positions(self) -> list[tuple[int, int]]:
+        """Of guesses 1, 2, 3, ... of a round, forced tokens not counted, how many rounds offered
+        one, and in how many it was accepted. A tree offers a guess at a position if any of its
+        paths is so long. []: unknown.
+        """
+        rounds: list[tuple[int, int]] = []
+        for moment, step in self.step_at.items():
+            if step.drafted:  # 0: nothing was guessed, or a library does not say how much
+                seen = self.proposed_at.get(moment)
+                depth = step.drafted if seen is None else seen.depth(step.drafted)
+                rounds.append((max(depth, step.accepted), step.accepted))
+        longest = min(max((offered for offered, _ in rounds), default=0), MOST_POSITIONS)
+        return [
+            (sum(k >= i for k, _ in rounds), sum(k >= i for _, k in rounds))
+            for i in range(1, longest + 1)
+        ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,7 @@ from backend.results.figures import (
     span,
 )
 from backend.results.result import Doubt, Result, Row
-from backend.results.score import ENDED, Score
-from backend.results.scoreboard import Scoreboard
+from backend.results.scoreboard import ENDED, Score, Scoreboard
 
 #: Of "Why?" at most.
 MOST_REASONS = 5

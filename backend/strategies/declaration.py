@@ -1,7 +1,7 @@
 """What a strategy declares: everything that the rest of the program knows of it."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ from backend.engines.base import Engine
 from backend.engines.draft import DraftNetwork, OpenNetwork
 from backend.errors import DerbyError
 from backend.libraries.library import Library
-from backend.strategies.equivalent import Equivalent
 from backend.strategies.settings import Setting
 from backend.types import ModelSpec
 
@@ -27,6 +26,24 @@ TAKEN = {"cache", "grammar", "model", "engine", "precision", "device"}
 #: the strategy has loaded itself, or nothing. A model that cannot be had fails the column, but for
 #: a copy of the target (a model of its name): without that the drafter is built, and is told why.
 Weights = Path | ModelSpec | OpenNetwork | None
+
+
+@dataclass(frozen=True, slots=True)
+class Equivalent:
+    """Prompt lookup of `lookup` tokens, or `k` guessed by `draft`, a model or a precision of the
+    target's copy; neither: plain decoding. `note`: why it stands for something else.
+
+    `missing` names what no library has, and `instead` the strategy to use; `vllm` is the
+    speculative_config of the one that has it.
+    """
+
+    lookup: int = 0
+    draft: str = ""
+    k: int = 0
+    note: str = ""
+    missing: str = ""
+    instead: str = "Prompt lookup"
+    vllm: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

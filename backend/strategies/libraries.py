@@ -6,8 +6,7 @@ from backend.libraries.openvino_genai import OPENVINO_GENAI as OPENVINO_GENAI_LI
 from backend.libraries.server import ANY_MODEL
 from backend.libraries.server import SERVER as SERVER_LIBRARY
 from backend.libraries.transformers import TRANSFORMERS as TRANSFORMERS_LIBRARY
-from backend.strategies.declaration import Strategy, Values
-from backend.strategies.equivalent import Equivalent
+from backend.strategies.declaration import Equivalent, Strategy, Values
 from backend.strategies.settings import (
     K_HELP,
     Choice,

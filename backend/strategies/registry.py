@@ -7,10 +7,7 @@ from types import MappingProxyType
 from backend.plugins import load_declared
 from backend.strategies.declaration import Strategy
 from backend.strategies.libraries import LLAMACPP, OPENVINO_GENAI, SERVER, TRANSFORMERS
-from backend.strategies.lookahead import LOOKAHEAD
-from backend.strategies.lookup import LOOKUP
-from backend.strategies.plain import GRAMMAR, KV_REUSE, STATELESS
-from backend.strategies.speculative import SPECULATIVE
+from backend.strategies.ours import GRAMMAR, KV_REUSE, LOOKAHEAD, LOOKUP, SPECULATIVE, STATELESS
 
 BASELINE = KV_REUSE.name
 

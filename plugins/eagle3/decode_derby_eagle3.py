@@ -12,8 +12,7 @@ from backend.engines.base import Engine, no_trained_draft
 from backend.engines.draft import DraftNetwork
 from backend.errors import DerbyError
 from backend.models.files import model_folder
-from backend.strategies.declaration import DrafterInputs, Strategy, Values
-from backend.strategies.equivalent import Equivalent
+from backend.strategies.declaration import DrafterInputs, Equivalent, Strategy, Values
 from backend.strategies.settings import AUTO, K_HELP, NAMED_SIZE, ModelChoice, WholeNumber
 
 if TYPE_CHECKING:

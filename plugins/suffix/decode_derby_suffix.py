@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 from backend.decoding.seams import Drafter
 from backend.drafters.draft_length import Acceptance, DraftLength, Guess, Path
-from backend.strategies.declaration import Candidate, DrafterInputs, Strategy
-from backend.strategies.equivalent import Equivalent
+from backend.strategies.declaration import Candidate, DrafterInputs, Equivalent, Strategy
 from backend.strategies.settings import AUTO, K_HELP, NAMED_SIZE, WholeNumber
 from backend.types import Outcome, Proposal
 

@@ -13,7 +13,7 @@ from backend.costs import PassCosts
 from backend.engines.fake import FakeEngine
 from backend.errors import DerbyError
 from backend.racing.models import LoadedModels
-from backend.results.score import Score
+from backend.results.scoreboard import Score
 from backend.text import ByteTokenizer
 from backend.types import ModelSpec, Request
 

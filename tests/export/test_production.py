@@ -21,8 +21,7 @@ from backend.export.production import (
     usual,
     usual_library,
 )
-from backend.results.score import Score
-from backend.results.scoreboard import Scoreboard
+from backend.results.scoreboard import Score, Scoreboard
 from backend.strategies.column import parse_column
 from backend.types import ModelSpec, Request, Sampling
 

@@ -17,7 +17,7 @@ from backend.libraries import library, llamacpp
 from backend.racing.hosts.host import InlineHost
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
-from backend.results.score import Score
+from backend.results.scoreboard import Score
 from backend.strategies.column import Column, parse_column
 from backend.types import ModelSpec, Request, Sampling
 

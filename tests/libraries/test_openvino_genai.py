@@ -16,7 +16,7 @@ from backend.grammar.sources import GrammarSource, shipped
 from backend.libraries.openvino_genai import generation_arguments
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
-from backend.results.score import Score
+from backend.results.scoreboard import Score
 from backend.strategies.column import default_column, parse_column
 from backend.types import ModelSpec, Request, Sampling
 

@@ -12,7 +12,7 @@ from races import board_after, events_of
 from backend.events import Event, Finished, Step
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
-from backend.results.score import Score
+from backend.results.scoreboard import Score
 from backend.strategies.column import parse_column
 from backend.types import ModelSpec, Request, Sampling
 

@@ -23,7 +23,7 @@ from backend.racing import models as loading
 from backend.racing.models import BUDGET_VARIABLE, SHARE, LoadedModels, model_budget
 from backend.racing.race import Race
 from backend.racing.sessions import STEP
-from backend.results.score import Score
+from backend.results.scoreboard import Score
 from backend.strategies.column import parse_column
 from backend.types import ModelSpec, Request
 

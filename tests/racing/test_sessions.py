@@ -18,8 +18,7 @@ from backend.racing.cache_file import _identity
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.racing.sessions import STEP, Place, Sessions
-from backend.results.score import Score
-from backend.results.scoreboard import Scoreboard
+from backend.results.scoreboard import Score, Scoreboard
 from backend.strategies.column import parse_column
 from backend.types import Layers, ModelSpec, Request
 

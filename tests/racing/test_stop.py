@@ -10,8 +10,7 @@ from backend.engines.fake import FakeEngine
 from backend.events import Event, Finished
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
-from backend.results.score import Score
-from backend.results.scoreboard import Scoreboard
+from backend.results.scoreboard import Score, Scoreboard
 from backend.strategies.column import parse_column
 from backend.types import Logits, Request
 

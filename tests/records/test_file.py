@@ -64,7 +64,7 @@ def test_the_file_is_plain_json() -> None:
 
 
 def test_the_schema_is_printed_when_asked_for() -> None:
-    asked = [sys.executable, "-m", "backend.records"]
+    asked = [sys.executable, "-m", "backend.records.file"]
     printed = subprocess.run(asked, capture_output=True, check=True, cwd=Path(__file__).parents[2])
     assert json.loads(printed.stdout)["$defs"].keys() == PARTS.keys()
     assert KINDS.keys() == {kind.__name__ for kind in get_args(Event) if kind not in LEFT_OUT}

@@ -12,8 +12,7 @@ from backend.events import (
     Preparing,
     Started,
 )
-from backend.records.place import Hardware, this_machine, versions
-from backend.records.record import board, recorded
+from backend.records.record import Hardware, board, recorded, this_machine, versions
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import default_column, parse_column
 from backend.types import Request

@@ -22,7 +22,7 @@ from backend.events import (
     Started,
     Step,
 )
-from backend.results.score import Score
+from backend.results.scoreboard import Score
 
 
 def step(

@@ -12,7 +12,7 @@ from backend.results.scoreboard import Scoreboard
 from backend.strategies import registry
 from backend.strategies.column import parse_column
 from backend.strategies.declaration import DrafterInputs
-from backend.strategies.speculative import SPECULATIVE
+from backend.strategies.ours import SPECULATIVE
 from backend.types import ModelSpec, Request
 
 

