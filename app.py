@@ -22,9 +22,7 @@ from backend.machine import LOOPBACK, zero_gpu
 from backend.models.files import BUILT_IN
 from backend.models.hub import HUB_ID, hub_folder
 from backend.offer import offer_of, titled
-from backend.racing.hosts.host import Host
-from backend.racing.hosts.process import ProcessHost
-from backend.racing.hosts.zero_gpu import ZeroGpuHost
+from backend.racing.hosts import Host, ProcessHost, ZeroGpuHost
 from backend.strategies.registry import plugin_problems as strategy_problems
 from backend.types import ModelSpec
 

@@ -17,8 +17,8 @@ from backend.errors import DerbyError, check_range
 from backend.grammar.sources import MAX_BYTES, MAX_PUBLIC_BYTES, GrammarSource, Kind
 from backend.offer import Offer
 from backend.programs.parser import is_program, parse_program
+from backend.racing.models import usual_precision
 from backend.racing.race import Race
-from backend.racing.usual import usual_precision
 from backend.strategies.column import Column, parse_column, settings_of
 from backend.strategies.registry import strategies
 from backend.strategies.settings import OWN

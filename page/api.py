@@ -15,7 +15,7 @@ from backend.form import EXAMPLES, Form, own_grammar, read_race, settings_table
 from backend.grammar.check import check
 from backend.grammar.sources import Kind
 from backend.offer import Offer
-from backend.racing.hosts.host import Host
+from backend.racing.hosts import Host
 from backend.results.figures import FIGURES
 from backend.results.result import result_of
 from backend.results.scoreboard import Scoreboard

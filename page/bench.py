@@ -16,7 +16,7 @@ from backend.errors import DerbyError
 from backend.export.tables import csv_of
 from backend.form import read_race
 from backend.offer import Offer
-from backend.racing.hosts.host import Host
+from backend.racing.hosts import Host
 from backend.racing.race import Race
 from backend.results.figures import DASH, counted, factor
 from backend.results.scoreboard import Scoreboard

@@ -9,7 +9,7 @@ import gradio as gr
 from backend.errors import DerbyError
 from backend.form import EXAMPLES, form_from, query_of
 from backend.offer import Offer
-from backend.racing.hosts.host import Host
+from backend.racing.hosts import Host
 from page import bench, history, production, why
 from page.api import offer_api
 from page.board import board

@@ -18,7 +18,7 @@ from backend.events import Event, Finished
 from backend.export.tables import files_of
 from backend.form import read_race
 from backend.offer import Offer
-from backend.racing.hosts.host import Host
+from backend.racing.hosts import Host
 from backend.racing.race import Race
 from backend.records.file import load
 from backend.records.record import RaceRecord, recorded

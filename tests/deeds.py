@@ -14,7 +14,7 @@ import psutil
 
 from backend.events import Event, Finished, Preparing, to_json
 from backend.models.prepared import prepared
-from backend.racing.hosts.process import say
+from backend.racing.hosts import say
 from backend.racing.models import LoadedModels
 
 Emit = Callable[[Event], None]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from backend.events import Event, Failed, Finished
-from backend.racing.hosts.host import Host
+from backend.racing.hosts import Host
 
 PATIENCE = 30.0  # seconds, far beyond anything that works
 

@@ -6,7 +6,7 @@ from hosting import never
 
 from backend.bench.runner import raced, whole
 from backend.events import Event
-from backend.racing.hosts.host import InlineHost
+from backend.racing.hosts import InlineHost
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.scoreboard import Score, Scoreboard

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from backend.decoding.clock import rounded, rounded_value
 from backend.events import Conditions, Event, Step, from_json
-from backend.racing.hosts.host import InlineHost
+from backend.racing.hosts import InlineHost
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.records.file import schema

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 #: An app whose worker is stuck in native code that no thread of the interpreter can leave.
 STUCK = """
 from deeds import HoldInterpreter
-from backend.racing.hosts.process import ProcessHost
+from backend.racing.hosts import ProcessHost
 
 host = ProcessHost()
 host.run(HoldInterpreter(), lambda event: print(host.pid, flush=True), lambda: False)

@@ -16,7 +16,7 @@ from backend import types
 from backend.bench.prompts import PROMPTS, Prompt, read_prompts, sample
 from backend.cli.console import say
 from backend.engines.registry import device_help, engine_help, precision_help
-from backend.racing.usual import usual_spec
+from backend.racing.models import usual_spec
 from backend.strategies.column import Column, OwnModel, parse_column
 from backend.strategies.registry import DEFAULT_COLUMNS, strategies
 from backend.types import ModelSpec, Sampling

@@ -34,7 +34,7 @@ from backend.errors import DerbyError
 from backend.events import Event, to_json
 from backend.export.tables import files_of
 from backend.grammar.sources import grammar_from_file
-from backend.racing.hosts.host import InlineHost
+from backend.racing.hosts import InlineHost
 from backend.racing.race import Race
 from backend.records.file import load, require_folder, save
 from backend.records.record import board as board_of

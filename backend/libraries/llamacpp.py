@@ -1,11 +1,18 @@
-"""llama.cpp's own server on a GGUF file: plain, with its n-gram lookup, a draft, or MTP layers."""
+"""llama.cpp's own server on a GGUF file: plain, with its n-gram lookup, a draft, or MTP layers.
+
+`python -m backend.libraries.llamacpp FLAGS` is that server from its wheel, with the flags of
+`llama-server`. It prints its address once it answers, and ends with whoever started it.
+"""
 
 import json
 import sys
+from argparse import ArgumentParser
 from collections.abc import Iterator
 from contextlib import contextmanager
 from glob import escape
+from importlib import import_module
 from importlib.util import find_spec
+from operator import attrgetter
 from pathlib import Path
 from subprocess import PIPE, Popen
 from tempfile import TemporaryFile
@@ -15,11 +22,11 @@ from backend.engines.declaration import EngineDeclaration, Say
 from backend.errors import DerbyError
 from backend.grammar.sources import GrammarSource, composed, definition_of, regex_literal
 from backend.libraries.library import NO_DRAFT, Emit, Library, Serving, Settings, require_package
-from backend.libraries.llama_server import wheel
-from backend.libraries.stream import explained, openai_body, stream_answer
+from backend.libraries.server import explained, openai_body, stream_answer
 from backend.machine import threads
 from backend.models.checkpoint import without_folders
 from backend.models.files import gguf_file
+from backend.processes import die_with_parent
 from backend.types import ModelSpec, Request
 
 PACKAGE = "xllamacpp"
@@ -133,7 +140,7 @@ class LlamaCppModel:
     @contextmanager
     def _serving(self, flags: list[str], emit: Emit) -> Iterator[str]:
         """The address of a server, once it answers. Raises DerbyError for what does not load."""
-        command = [sys.executable, "-m", "backend.libraries.llama_server", *flags]
+        command = [sys.executable, "-m", "backend.libraries.llamacpp", *flags]
         command += ["--threads", str(threads()), "--port", "0"]
         with (
             TemporaryFile("w+", errors="replace") as errors,
@@ -196,3 +203,57 @@ LLAMACPP = Library(
         loads_at_once=True,
     ),
 )
+
+
+#: What each flag sets, in the wheel's words.
+FLAGS = {
+    "--model": "model.path",
+    "--port": "port",
+    "--parallel": "n_parallel",
+    "--ctx-size": "n_ctx",
+    "--threads": "cpuparams.n_threads",
+    "--n-gpu-layers": "n_gpu_layers",
+    "--model-draft": "speculative.draft.mparams.path",
+    "--spec-draft-n-max": "speculative.draft.n_max",
+    "--spec-ngram-simple-size-m": "speculative.ngram_simple.size_m",
+    "--spec-ngram-simple-size-n": "speculative.ngram_simple.size_n",
+    "--spec-ngram-mod-n-max": "speculative.ngram_mod.n_max",
+    "--spec-ngram-mod-n-min": "speculative.ngram_mod.n_min",
+}
+
+
+def wheel() -> Any:
+    """xllamacpp, of which no types are known."""
+    return import_module("xllamacpp")
+
+
+def parameters(flags: list[str]) -> Any:
+    """The wheel's CommonParams with these flags set. Leaves the program for an unknown one."""
+    xllamacpp = wheel()
+    params = xllamacpp.CommonParams()
+    params.hostnames, params.verbosity = ["127.0.0.1"], 1  # errors alone
+    parser = ArgumentParser()
+    parser.add_argument("--spec-type", default="none")
+    for flag, field in FLAGS.items():
+        before = attrgetter(field)(params)
+        parser.add_argument(flag, dest=field, type=type(before), default=before)
+    values = vars(parser.parse_args(flags))
+    names = values.pop("spec_type").upper().replace("-", "_").split(",")
+    kinds = xllamacpp.common_speculative_type
+    params.speculative.types = [kinds[f"COMMON_SPECULATIVE_TYPE_{name}"] for name in names]
+    for field, value in values.items():
+        owner, _, name = field.rpartition(".")
+        setattr(attrgetter(owner)(params) if owner else params, name, value)
+    return params
+
+
+def main(flags: list[str]) -> None:
+    """Serve until the standard input ends. Raises RuntimeError for a model that does not load."""
+    die_with_parent()
+    server = wheel().Server(parameters(flags))
+    print(server.listening_address, flush=True)  # noqa: T201
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -30,10 +30,8 @@ from backend.libraries.lane import library_events
 from backend.libraries.library import Library
 from backend.programs.parser import Program, is_program, parse_program
 from backend.programs.runner import hottest, run_program, slot_grammars
-from backend.racing.cache_file import require_cache, restore, save_cache
 from backend.racing.models import LoadedModels, Say
-from backend.racing.reading import Readings
-from backend.racing.sessions import Place
+from backend.racing.sessions import Place, Readings, require_cache, restore, save_cache
 from backend.strategies.column import Column
 from backend.strategies.declaration import DrafterInputs
 from backend.strategies.settings import SESSION

@@ -11,8 +11,8 @@ from backend.events import Event, Preparing
 from backend.racing.column import ColumnRun
 from backend.racing.ledger import Ledger
 from backend.racing.models import LoadedModels, Say
-from backend.racing.reading import Readings
 from backend.racing.schedule import Lane, PhotoFinish, interleave
+from backend.racing.sessions import Readings
 from backend.strategies.column import Column
 from backend.text import takes_chats
 from backend.types import ModelSpec, Request

@@ -35,7 +35,7 @@ DRAWN = replace(QUESTION, sampling=Sampling(0.8, 40, 0.9, 7, 0.02, 1.1))
 #: The program of llama.cpp, for a shell that gives it no standard input.
 LLAMA_SERVER = f"""#!/bin/sh
 exec >/dev/null
-cd {ROOT} && sleep 60 | {sys.executable} -m backend.libraries.llama_server "$@"
+cd {ROOT} && sleep 60 | {sys.executable} -m backend.libraries.llamacpp "$@"
 """
 
 

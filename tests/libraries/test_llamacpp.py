@@ -14,7 +14,7 @@ from races import board_after, events_of
 from backend.events import Event, Served, Step
 from backend.grammar.sources import GrammarSource
 from backend.libraries import library, llamacpp
-from backend.racing.hosts.host import InlineHost
+from backend.racing.hosts import InlineHost
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.scoreboard import Score
@@ -22,7 +22,7 @@ from backend.strategies.column import Column, parse_column
 from backend.types import ModelSpec, Request, Sampling
 
 ROOT = Path(__file__).parents[2]
-SERVER = "backend.libraries.llama_server"
+SERVER = "backend.libraries.llamacpp"
 
 
 @pytest.fixture(scope="module")

@@ -20,9 +20,8 @@ from races import FAKE, board_after, events_of
 from backend.errors import DerbyError
 from backend.events import Event, Finished, Served, Step
 from backend.libraries.library import Part, Serving
-from backend.libraries.server import VARIABLE, server_at
-from backend.libraries.stream import stream_answer
-from backend.racing.hosts.host import InlineHost
+from backend.libraries.server import VARIABLE, server_at, stream_answer
+from backend.racing.hosts import InlineHost
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.records.file import as_bytes

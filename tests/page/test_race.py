@@ -13,7 +13,7 @@ from backend.errors import DerbyError
 from backend.events import Event
 from backend.limits import Limits
 from backend.offer import Offer, offer_of
-from backend.racing.hosts.host import InlineHost
+from backend.racing.hosts import InlineHost
 from backend.racing.race import Race
 from page.api import Line
 from page.race import race

@@ -21,7 +21,7 @@ from backend.grammar.constraint import GrammarCompiler
 from backend.grammar.sources import GrammarSource
 from backend.programs.parser import Gen, parse_program
 from backend.programs.runner import Healing, run_program, slot_grammar, slot_grammars
-from backend.racing.hosts.host import InlineHost
+from backend.racing.hosts import InlineHost
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.scoreboard import Scoreboard

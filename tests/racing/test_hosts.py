@@ -13,9 +13,8 @@ from hosting import PATIENCE, ends, never, no_hanging, streamed, until
 
 from backend.events import Event, Failed, Finished, Prefilled, Started, Step
 from backend.grammar.sources import GrammarSource
-from backend.racing.hosts import process as workers
-from backend.racing.hosts.host import Host, InlineHost
-from backend.racing.hosts.process import ProcessHost
+from backend.racing import hosts as workers
+from backend.racing.hosts import Host, InlineHost, ProcessHost
 from backend.racing.race import Race
 from backend.strategies.column import default_column, parse_column
 from backend.strategies.registry import DEFAULT_COLUMNS

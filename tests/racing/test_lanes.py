@@ -13,7 +13,7 @@ from races import FAKE, board_after
 from backend.errors import DerbyError
 from backend.events import Event, Finished, Started, Step
 from backend.libraries.library import Emit, Library, Part, Settings, StoppedError
-from backend.racing.hosts.host import InlineHost
+from backend.racing.hosts import InlineHost
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.scoreboard import Scoreboard

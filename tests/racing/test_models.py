@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from races import FAKE as FAKE_SPEC
 from races import board_after, events_of
 
-from backend.costs import measure as measuring
+from backend import costs as measuring
 from backend.engines.fake import FAKE, WEIGHT_BYTES, FakeEngine
 from backend.engines.heads.file import HeadShape, write_head
 from backend.engines.registry import engine_named

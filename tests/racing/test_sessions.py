@@ -14,10 +14,9 @@ from safetensors.numpy import load_file, save_file
 from backend.engines.base import Session
 from backend.engines.fake import FakeEngine
 from backend.events import Event, Prepared
-from backend.racing.cache_file import _identity
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
-from backend.racing.sessions import STEP, Place, Sessions
+from backend.racing.sessions import STEP, Place, Sessions, _identity
 from backend.results.scoreboard import Score, Scoreboard
 from backend.strategies.column import parse_column
 from backend.types import Layers, ModelSpec, Request

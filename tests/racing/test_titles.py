@@ -15,8 +15,7 @@ from backend.form import read_race
 from backend.models.checkpoint import without_folders
 from backend.models.files import give_titles
 from backend.offer import Offer, offer_of, titled
-from backend.racing.hosts.host import InlineHost
-from backend.racing.hosts.process import ProcessHost
+from backend.racing.hosts import InlineHost, ProcessHost
 from backend.racing.race import Race
 from backend.records.file import as_bytes
 from backend.records.record import recorded

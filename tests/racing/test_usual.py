@@ -12,8 +12,8 @@ from safetensors.torch import save_file
 from backend.cli.options import Target
 from backend.machine import computes_bf16
 from backend.models.files import weights_in
-from backend.racing import usual
-from backend.racing.usual import usual_spec
+from backend.racing import models as usual
+from backend.racing.models import usual_spec
 from backend.types import ModelSpec
 
 

@@ -13,9 +13,8 @@ from deeds import Deed, Die, Prepare, TakeMemory, WaitForOthers, aborting, prepa
 from hosting import PATIENCE, alive, ends, never, no_hanging, streamed, until
 
 from backend.events import Event, Failed, Finished, Preparing
-from backend.racing.hosts import process
-from backend.racing.hosts.host import Host
-from backend.racing.hosts.process import ProcessHost
+from backend.racing import hosts
+from backend.racing.hosts import Host, ProcessHost
 
 DONE = {0: Finished(0, "end of text", [])}
 STOPPED = {0: Finished(0, "stopped", [])}
@@ -57,7 +56,7 @@ def test_a_race_that_comes_early_hears_what_is_being_prepared_and_can_be_stopped
 ) -> None:
     """The page opens before the model is converted: it said "Getting ready..." meanwhile."""
     with monkeypatch.context() as patch:
-        patch.setattr(process, "work", preparing)
+        patch.setattr(hosts, "work", preparing)
         early = ProcessHost()
     heard, first = threading.Event(), early.pid
     try:
@@ -105,7 +104,7 @@ def test_a_worker_that_cannot_start_is_started_again_by_a_race_alone(
 ) -> None:
     """One that aborted at birth was started 377 times in ten seconds."""
     with monkeypatch.context() as patch:
-        patch.setattr(process, "work", aborting)
+        patch.setattr(hosts, "work", aborting)
         host = ProcessHost()
         try:
             for _ in range(2):

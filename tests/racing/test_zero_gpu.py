@@ -9,8 +9,7 @@ import pytest
 from hosting import streamed
 
 from backend.events import Failed, Finished, Step
-from backend.racing.hosts.host import InlineHost
-from backend.racing.hosts.zero_gpu import ZeroGpuHost
+from backend.racing.hosts import InlineHost, ZeroGpuHost
 from backend.racing.race import Race
 from backend.strategies.column import parse_column
 from backend.types import ModelSpec, Request

@@ -1,7 +1,6 @@
-"""Runs races in a worker process, so that a crash in native code takes down a race only.
+"""The places where races run: a host runs a race and emits its events, and nobody cares how.
 
-The app's process never loads a model. A worker that dies fails its running columns with a sentence,
-one that does not stop in time is killed, and a new one gets ready for the next race.
+On the thread that asks, in a worker process that may crash alone, or in a call that lends a GPU.
 """
 
 import contextlib
@@ -9,25 +8,104 @@ import json
 import logging
 import multiprocessing
 import signal
+import threading
 import time
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from multiprocessing.connection import Connection
+from pathlib import Path
+from queue import SimpleQueue
+from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any
 
-from backend.errors import DerbyError
-from backend.events import Event, Failed, Preparing, from_json, to_json
+from backend.errors import DerbyError, explain
+from backend.events import Event, Failed, Finished, Preparing, failures, from_json, to_json
 from backend.grammar.constraint import end_process_after
 from backend.limits import PRIVATE, Limits
 from backend.models.files import give_titles
 from backend.processes import die_with_parent, from_lasting_thread, spawn
-from backend.racing.hosts.host import POLL, Emit, Host, InlineHost, Stopped
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.strategies.column import parse_column
 from backend.strategies.registry import DEFAULT_COLUMNS
 from backend.types import ModelSpec, Request
+
+#: Seconds between two looks at whether a race was stopped.
+POLL = 0.05
+
+Emit = Callable[[Event], None]
+Stopped = Callable[[], bool]
+
+
+class Host(ABC):
+    """Runs one race at a time: a second one waits. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def run(self, race: Race, emit: Emit, stopped: Stopped) -> None:
+        """Run a race to its end, or within a second of `stopped()`. Every column ends in Finished
+        or Failed, each once, whatever happens. Raises what `emit` raises: the race stops then.
+        """
+        running, broken = dict.fromkeys(range(len(race.columns))), list[Exception]()
+
+        def note(event: Event) -> None:
+            if isinstance(event, Finished | Failed):
+                running.pop(event.column, None)
+            if not broken:
+                try:
+                    emit(event)
+                except Exception as error:
+                    broken.append(error)
+
+        def unwanted() -> bool:
+            return bool(broken) or stopped()
+
+        try:
+            with self._turn(stopped) as acquired:
+                if acquired:
+                    self._run(race, note, unwanted)
+            ends = [Finished(column, "stopped", []) for column in running]
+        except Exception as error:
+            ends = failures(running, error)
+        for event in ends:
+            note(event)
+        for error in broken:
+            raise error
+
+    @contextmanager
+    def _turn(self, stopped: Stopped) -> Iterator[bool]:
+        """Hold the lock once it is free; False, without it, if `stopped()` comes first."""
+        while not (acquired := self._lock.acquire(timeout=POLL)):
+            if stopped():
+                break
+        try:
+            yield acquired
+        finally:
+            if acquired:
+                self._lock.release()
+
+    @abstractmethod
+    def _run(self, race: Race, emit: Emit, stopped: Stopped) -> None:
+        """Run it, alone. A column without an end was stopped. Raises what fails those."""
+
+    def close(self) -> None:  # noqa: B027 (most hosts have nothing to end)
+        """End whatever runs; no race runs afterwards."""
+
+
+class InlineHost(Host):
+    """Runs races on the thread that asks: for the command line, and where no child may start."""
+
+    def __init__(self, models: LoadedModels | None = None) -> None:
+        super().__init__()
+        self.models = models or LoadedModels()
+
+    def _run(self, race: Race, emit: Emit, stopped: Stopped) -> None:
+        race.run(self.models, emit, stopped)
+
 
 log = logging.getLogger(__name__)
 
@@ -214,3 +292,50 @@ def _prepare(host: Host, spec: ModelSpec, emit: Emit) -> None:
 def say(connection: Connection, message: Any) -> None:
     """Send the app an event as JSON, or READY or ENDED."""
     connection.send_bytes(json.dumps(message).encode())
+
+
+#: GPU seconds that a call declares: what Spaces suppose of a call that declares none.
+SECONDS = 60
+
+
+class ZeroGpuHost(Host):
+    """`lend` is `spaces.GPU`. Make it before the page serves: Spaces look then for what needs a
+    GPU. A race that waits for one hears of Stop with its first event.
+    """
+
+    def __init__(
+        self,
+        lend: Callable[..., Any],
+        limits: Limits = PRIVATE,
+        titles: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        super().__init__()
+        give_titles(titles)
+        self._forked = InlineHost(LoadedModels(limits=limits))  # used in forks alone
+        self._call = lend(duration=SECONDS)(self._in_fork)
+
+    def _run(self, race: Race, emit: Emit, stopped: Stopped) -> None:
+        """Raises DerbyError if no GPU is lent, or it is taken away."""
+        emit(Preparing("Waiting for a GPU of ZeroGPU..."))
+        with TemporaryDirectory(prefix="decode-derby-") as folder:
+            wanted = Path(folder) / "wanted"
+            wanted.touch()
+            try:
+                for value in self._call(race, str(wanted)):
+                    if stopped():
+                        wanted.unlink(missing_ok=True)
+                    emit(from_json(value))
+            except Exception as error:
+                # An error of Spaces is gradio's, with the sentence in `message`.
+                sentence = str(getattr(error, "message", "")) or explain(error)
+                raise DerbyError(f"ZeroGPU lends no GPU: {sentence}") from error
+
+    def _in_fork(self, race: Race, wanted: str) -> Iterator[dict[str, Any]]:
+        queue: SimpleQueue[Event | None] = SimpleQueue()
+
+        def run() -> None:
+            self._forked.run(race, queue.put, lambda: not Path(wanted).exists())
+            queue.put(None)
+
+        threading.Thread(target=run, name="race", daemon=True).start()
+        yield from map(to_json, iter(queue.get, None))
