@@ -21,7 +21,7 @@ from backend.grammar.check import MAX_TEXT, Fit, StoppedError, check, judge_apar
 from backend.grammar.constraint import GrammarCompiler, bounded
 from backend.grammar.sources import GrammarSource, Kind, shipped
 from backend.processes import from_lasting_thread
-from backend.racing.hosts.process import cause_of_death
+from backend.racing.hosts import cause_of_death
 from backend.text import ByteTokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
