@@ -1,11 +1,10 @@
 """The jobs of a plan on the machines of a Ray cluster: one actor a machine, each with models of its
 own, so that a column has its machine to itself.
 
-An actor whose machine is lost is not asked again; its job runs elsewhere.
+A job whose machine is lost runs elsewhere.
 """
 
 import importlib.util
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 from importlib import import_module
@@ -21,9 +20,6 @@ from backend.models.files import Say
 #: What the machines need of this program; the packages are installed there.
 CODE = Path(__file__).resolve().parents[2]
 LEFT_OUT = [".git", ".venv", "build", "tests", "docs", "experiments", "plugins"]
-
-#: Times that a job is begun if the machines that it runs on are lost.
-TRIES = 3
 
 
 class Runner:
@@ -73,43 +69,38 @@ def run_on_cluster(address: str, plan: Plan, done: Sequence[Row], say: Say) -> I
 
 
 def _rows(plan: Plan, done: Sequence[Row], say: Say) -> Iterator[Row]:
-    """Ray's pool gives a free actor the next job. What was lost comes again in another round."""
-    errors = import_module("ray.exceptions")
-    waiting, lost = [job.number for job in remaining(plan, done)], Counter[int]()
-    pool, machines = _pool(plan)
-    say(f"{len(waiting)} prompts run on {machines} machines.")
-    while waiting:
-        running = set[int]()
-        while waiting or pool.has_next():
-            while waiting and pool.has_free():
-                running.add(waiting[0])
-                pool.submit(lambda actor, number: actor.row.remote(number), waiting.pop(0))
-            if not pool.has_next():
-                raise DerbyError("Every machine of the cluster was lost: start them and run again.")
-            try:
-                row = pool.get_next_unordered()
-            except errors.RayActorError as error:
-                pool.pop_idle()  # the pool has just taken the lost actor back, behind all others
-                reason = str(error).strip().partition("\n")[0]
-                say(f"A machine was lost ({reason}): its prompt runs on another one.")
-            except errors.RayTaskError as error:
-                raise error.cause if isinstance(error.cause, DerbyError) else error from None
-            else:
-                running.remove(row.job)
-                yield row
-        lost.update(running)
-        if any(times == TRIES for times in lost.values()):
-            raise DerbyError(f"{TRIES} machines were lost at the same prompt: leave it out.")
-        waiting = sorted(running)
+    ray, errors = import_module("ray"), import_module("ray.exceptions")
+    waiting = [job.number for job in remaining(plan, done)]
+    idle, running = _actors(plan), dict[Any, tuple[Any, int]]()
+    say(f"{len(waiting)} prompts run on {len(idle)} machines.")
+    while waiting or running:
+        while waiting and idle:
+            actor, number = idle.pop(), waiting.pop(0)
+            running[actor.row.remote(number)] = actor, number
+        if not running:
+            raise DerbyError("Every machine of the cluster was lost: start them and run again.")
+        (ended,), _ = ray.wait(list(running))
+        actor, number = running.pop(ended)
+        try:
+            row = ray.get(ended)
+        except errors.RayActorError as error:
+            reason = str(error).strip().partition("\n")[0]
+            say(f"A machine was lost ({reason}): its prompt runs on another one.")
+            waiting.append(number)
+        except errors.RayTaskError as error:
+            raise error.cause if isinstance(error.cause, DerbyError) else error from None
+        else:
+            idle.append(actor)
+            yield row
 
 
-def _pool(plan: Plan) -> tuple[Any, int]:
-    """A pool of one actor a machine, and how many they are."""
+def _actors(plan: Plan) -> list[Any]:
+    """One actor a machine."""
     ray = import_module("ray")
     on_node = import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy
     remote, actors = ray.remote(Runner), []
     for node in (node for node in ray.nodes() if node["Alive"]):
-        here = on_node(node["NodeID"], soft=False)
+        place = on_node(node["NodeID"], soft=False)
         name = f"{node['NodeManagerHostname']} {node['NodeID'][:6]}"
-        actors.append(remote.options(scheduling_strategy=here, num_cpus=0).remote(plan, name))
-    return import_module("ray.util.actor_pool").ActorPool(actors), len(actors)
+        actors.append(remote.options(scheduling_strategy=place, num_cpus=0).remote(plan, name))
+    return actors
