@@ -1,5 +1,5 @@
-"""What README.md and the other pages tell people to type exists: commands, options, columns; and
-the files that they link to.
+"""What README.md and the other pages tell people to type exists: commands with their options and
+columns, Make's targets; and the files that they link to.
 """
 
 import re
@@ -17,149 +17,118 @@ from backend.grammar.sources import GrammarSource
 from backend.strategies.column import parse_column
 from experiments.__main__ import app as experiments
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-PAGES = (
-    *("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md"),
-    *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))),
-)
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md")]
+PAGES += sorted((ROOT / "docs").glob("*.md"))
 OWN = GrammarSource("regex", "a+", "own")
-BACKEND = typer.main.get_command(backend)
+
+launched = typer.Typer(add_completion=False)
+launched.command()(launch.main)
+COMMANDS = {
+    "python -m backend": typer.main.get_command(backend),
+    "python app.py": typer.main.get_command(launched),
+    "python -m experiments": typer.main.get_command(experiments),
+}
 
 
-def page_command() -> click.Command:
-    """The command line of app.py."""
-    single = typer.Typer(add_completion=False)
-    single.command()(launch.main)
-    return typer.main.get_command(single)
-
-
-PAGE = page_command()
-
-
-def snippets(name: str) -> Iterator[str]:
-    """The lines of a page's code blocks, joined where they go on, and what stands between
-    backticks; without comments.
+def snippets(page: Path) -> Iterator[str]:
+    """The lines of a page's indented blocks, joined where they go on, without comments; and what
+    stands between backticks.
     """
-    text = (ROOT / name).read_text(encoding="utf-8").replace("\\\n        ", " ")
-    fence = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+    text = page.read_text(encoding="utf-8").replace("\\\n        ", " ")
     indented = re.compile(r"^ {4}.*$", re.MULTILINE)
-    prose = indented.sub("", fence.sub("", text))
-    blocks = [*fence.findall(text), *indented.findall(fence.sub("", text))]
-    for line in "\n".join(blocks).splitlines():
+    for line in indented.findall(text):
         yield line.partition(" #")[0].strip()
-    for span in re.findall(r"`([^`]+)`", prose):
+    for span in re.findall(r"`([^`]+)`", indented.sub("", text)):
         yield " ".join(span.split())
 
 
-def typed(start: str) -> list[tuple[str, list[str]]]:
-    """Every distinct line that runs the program, with its arguments; without the file that its
-    output goes to.
+SNIPPETS = sorted({line for page in PAGES for line in snippets(page)})
+
+
+def typed(program: str) -> list[tuple[str, list[str]]]:
+    """Every line that runs the program, and its arguments; without the file that its output goes
+    to.
     """
-    program = re.compile(rf"^(?:\S*/)?{start}(?: (.*))?$")
-    found: dict[str, list[str]] = {}
-    for name in PAGES:
-        for line in snippets(name):
-            if match := program.match(line):
-                found[line] = shlex.split((match[1] or "").partition(" > ")[0])
-    return list(found.items())
+    pattern = re.compile(rf"^(?:\S*/)?{re.escape(program)}(?: (.*))?$")
+    matches = ((line, pattern.match(line)) for line in SNIPPETS)
+    return [
+        (line, shlex.split((match[1] or "").partition(" > ")[0]))
+        for line, match in matches
+        if match
+    ]
 
 
-COMMANDS = {
-    "python -m backend": BACKEND,
-    r"python app\.py": PAGE,
-    "python -m experiments": typer.main.get_command(experiments),
-}
-LINES = [(start, *line) for start in COMMANDS for line in typed(start) if line[1] != ["NAME"]]
-MAKE_LINES = typed("make")
+LINES = [(command, *line) for start, command in COMMANDS.items() for line in typed(start)]
 
 
-def context_of(command: click.Command, arguments: list[str]) -> click.Context:
+def parse(command: click.Command, arguments: list[str]) -> click.Context:
     """The arguments as click reads them, subcommands too; nothing runs. Raises click's errors."""
     context = click.Context(command)
-    if arguments == ["--help"]:
-        return context
-    if isinstance(command, click.Group) and command.invoke_without_command and not arguments:
-        return context
     if isinstance(command, click.Group):
         _, inner, rest = command.resolve_command(context, arguments)
         assert inner is not None
-        return context_of(inner, rest)
+        return parse(inner, rest)
     return command.make_context(command.name, list(arguments))
 
 
 def options(command: click.Command) -> set[str]:
     """The names of a command's options, and of its subcommands'."""
-    names = {name for parameter in command.params for name in parameter.opts} | {"--help"}
+    names = {name for parameter in command.params for name in parameter.opts}
     if isinstance(command, click.Group):
         context = click.Context(command)
-        for inner in command.list_commands(context):
-            _, found, _ = command.resolve_command(context, [inner])
-            assert found is not None
-            names |= options(found)
+        for name in command.list_commands(context):
+            _, inner, _ = command.resolve_command(context, [name])
+            assert inner is not None
+            names |= options(inner)
     return names
 
 
-def test_the_pages_name_commands_at_all() -> None:
-    """So that a change of their form does not leave these tests with nothing to read."""
-    first = {arguments[0] for _, _, arguments in LINES if arguments}
-    assert {"race", "tune", "train", "grammar", "bench"} <= first
-    assert sum(COMMANDS[start] is PAGE for start, _, _ in LINES) >= 2
-    assert {arguments[0] for _, arguments in MAKE_LINES} >= {"run", "test", "verify"}
-
-
-@pytest.mark.parametrize(("start", "line", "arguments"), LINES, ids=[line for _, line, _ in LINES])
+@pytest.mark.parametrize(("command", "line", "arguments"), LINES, ids=[line[1] for line in LINES])
 def test_what_is_typed_is_a_command_with_such_options(
-    start: str, line: str, arguments: list[str]
+    command: click.Command, line: str, arguments: list[str]
 ) -> None:
-    if arguments or COMMANDS[start] is PAGE:
-        parameters = context_of(COMMANDS[start], arguments).params
-        columns = parameters.get("column") or ()
-        for column in [columns] if isinstance(columns, str) else columns:
-            parse_column(column, OWN)
-
-
-@pytest.mark.parametrize(("line", "arguments"), MAKE_LINES, ids=[e[0] for e in MAKE_LINES])
-def test_make_has_such_targets_and_variables(line: str, arguments: list[str]) -> None:
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    targets = set(re.findall(r"^([\w-]+):(?!=)", makefile, re.MULTILINE))
-    variables = set(re.findall(r"\$\((\w+)\)", makefile))
-    assert {each for each in arguments if "=" not in each} <= targets
-    assert {each.partition("=")[0] for each in arguments if "=" in each} <= variables
-    assert set(re.findall(r"^# make (\w+)", makefile, re.MULTILINE)) <= targets
-
-
-@pytest.mark.parametrize("name", PAGES)
-def test_links_and_pictures_lead_to_files_that_are_there(name: str) -> None:
-    text = (ROOT / name).read_text(encoding="utf-8")
-    for link in re.findall(r"\]\(([^)\s]+)\)", text):
-        if not link.startswith(("https:", "http:", "#")):
-            assert ((ROOT / name).parent / link.partition("#")[0]).exists(), link
-
-
-def test_the_readme_is_a_screen_and_a_half() -> None:
-    """It had grown to 5,767 words, and nobody found the two commands to begin with."""
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 1500
+    if arguments in (["--help"], ["NAME"]) or (isinstance(command, click.Group) and not arguments):
+        return
+    columns = parse(command, arguments).params.get("column") or ()
+    for column in [columns] if isinstance(columns, str) else columns:
+        parse_column(column, OWN)
 
 
 def test_options_that_stand_alone_are_some_command_s() -> None:
-    known = set[str]().union(*map(options, COMMANDS.values()))
-    used = 0
-    for name in PAGES:
-        for line in snippets(name):
-            words = line.split()
-            if not words or not re.fullmatch(r"-c|--[a-z][\w-]*", words[0]):
-                continue
-            used += 1
-            assert words[0] in known, line
-            if words[0] == "-c":
-                parse_column(words[1], OWN)
-    assert used > 5
+    known = set[str]().union(*map(options, COMMANDS.values())) | {"--help"}
+    alone = [line.split() for line in SNIPPETS if re.match(r"-c |--[a-z][\w-]*( |$)", line)]
+    assert len(alone) > 5
+    for option, *value in alone:
+        assert option in known
+        if option == "-c":
+            parse_column(value[0], OWN)
 
 
-def test_a_wrong_line_is_noticed() -> None:
+def test_make_has_such_targets_and_variables() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([\w-]+):(?!=)", makefile, re.MULTILINE))
+    variables = set(re.findall(r"\$\((\w+)\)", makefile))
+    words = {word for _, arguments in typed("make") for word in arguments}
+    assert words >= {"run", "test"}
+    assert {word for word in words if "=" not in word} <= targets
+    assert {word.partition("=")[0] for word in words if "=" in word} <= variables
+    assert set(re.findall(r"^# make (\w+)", makefile, re.MULTILINE)) <= targets
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
+def test_links_and_pictures_lead_to_files_that_are_there(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        if not link.startswith(("https:", "http:", "#")):
+            assert (page.parent / link.partition("#")[0]).exists(), link
+
+
+def test_a_wrong_line_is_noticed_and_there_are_lines_to_check() -> None:
     """The checks above would let nothing pass that click or the registries refuse."""
+    first = {arguments[0] for _, _, arguments in LINES if arguments}
+    assert {"race", "tune", "train", "grammar", "bench", "--share"} <= first
     for wrong in (["rase", "x"], ["race"], ["race", "x", "--warp"], ["bench", "--limit", "many"]):
         with pytest.raises(click.ClickException):
-            context_of(BACKEND, wrong)
+            parse(COMMANDS["python -m backend"], wrong)
     with pytest.raises(click.ClickException):
-        context_of(PAGE, ["--warp"])
+        parse(COMMANDS["python app.py"], ["--warp"])

@@ -1,12 +1,12 @@
-"""Training a draft: conversations, features, the head and its fit, on a tiny target.
+"""Training a draft, on a tiny target of random weights in a real folder.
 
-Its three layers have random weights, so what it writes is noise; but it is a real folder with a
-tokenizer and a chat template, and all but the devices is what the built-in model is trained with.
+Held here: training's pass over whole texts is what drafting does row by row; greedy answers and
+features are the target's own; an interrupted synthesis goes on with the same bytes; questions are
+drawn from the nucleus; fitting makes a head right more often.
 """
 
 import json
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -34,12 +34,11 @@ from experiments.chats import (
     Template,
     template_of,
 )
-from experiments.fit import Recipe, evaluate, frequent_tokens, lessons, new_head
+from experiments.fit import Recipe, evaluate, frequent_tokens, new_head
 from experiments.shards import (
     SEED,
     Shard,
     Target,
-    Text,
     conversations,
     draw,
     shards_in,
@@ -158,18 +157,6 @@ def test_a_new_head_of_all_its_targets_layers_thinks_what_the_target_thinks(
     torch.testing.assert_close(head.logits(predicted), logits, atol=1e-4, rtol=0)
 
 
-def test_a_new_head_has_the_layers_that_the_recipe_names(tiny: Target) -> None:
-    head = new_head(tiny.files.folder, np.array([3, 7]), Recipe((2, 0), reads=(1,)))
-    layers = tiny._model.model.layers
-    for ours, theirs in zip(head.layers, (layers[2], layers[0]), strict=True):
-        for name, short in {"self_attn.v_proj": "v_proj", "mlp.down_proj": "down_proj"}.items():
-            assert torch.equal(
-                ours.get_submodule(short).get_parameter("weight"), theirs.get_submodule(name).weight
-            )
-    assert torch.equal(head.output, tiny._model.lm_head.weight[[3, 7]])
-    assert not head.reads["1"].get_parameter("weight").any()
-
-
 def test_the_head_drafts_the_answers_most_frequent_tokens(tmp_path: Path) -> None:
     tokens = np.array([9, 9, 9, 9, 5, 5, 7, 7, 7, 3], dtype=np.uint16)
     kinds = np.array([GIVEN, QUESTION, GIVEN, QUESTION, GREEDY, SAMPLED, *[GREEDY] * 3, SAMPLED])
@@ -252,19 +239,6 @@ class NoModel:
         return self.table[torch.from_numpy(tokens[:, -1])]
 
 
-def test_shares_of_conversations_are_those_that_were_meant(template: Template) -> None:
-    rng, plain = np.random.default_rng(5), template.opening("", "")
-    chats = [Chat(template, rng, Caps()) for _ in range(2000)]
-
-    def share(meant: Callable[[Chat], bool]) -> float:
-        return sum(map(meant, chats)) / len(chats)
-
-    assert share(lambda chat: chat.queue[: len(plain)] == plain) == pytest.approx(0.9, abs=0.03)
-    assert share(lambda chat: chat._cap == 600) == pytest.approx(0.22, abs=0.04)
-    assert share(lambda chat: chat._answering == GREEDY) == pytest.approx(0.60, abs=0.05)
-    assert share(lambda chat: chat._more) == pytest.approx(0.3, abs=0.05)
-
-
 @pytest.fixture
 def template() -> Template:
     return template_of(chat_model.tokenizer())
@@ -281,35 +255,6 @@ def test_the_template_is_taken_apart_as_it_was_put_together(template: Template) 
     short = str(fast.apply_chat_template(messages[1:2], tokenize=False))
     assert f"{fast.decode(template.opening('', 'Q'))}<|im_end|>\n" == short
     assert (template.end, template.special) == (END, {START, END, PAD})
-
-
-def write(chat: Chat, tokens: list[int]) -> None:
-    """Let the target write these, after whatever is forced."""
-    chat.force(len(chat.queue))
-    for token in tokens:
-        chat.take(token)
-
-
-def test_a_turn_ends_at_its_token_its_cap_or_the_texts_end(template: Template) -> None:
-    caps = Caps(1, 6, 6, 5, 400)
-    chat = Chat(template, np.random.default_rng(1), caps)
-    assert chat.phase == QUESTION
-    assert set(chat.barred) == {START, END, PAD}
-    write(chat, [50] * 4)
-    assert set(chat.barred) == {START, PAD}
-    write(chat, [50] * 2)  # the cap
-    assert chat.queue == [END, *template.to_answer]
-    assert chat.phase in (GREEDY, SAMPLED)
-    chat._more = True
-    write(chat, [60, 61, END])
-    assert (chat.queue[: len(template.to_question)], chat.phase) == (
-        list(template.to_question),
-        QUESTION,
-    )
-    write(chat, [50] * 6)
-    write(chat, [60, PAD])  # astray
-    assert chat.done
-    assert chat.tokens[-1] == PAD
 
 
 def test_questions_are_drawn_from_the_nucleus_and_answers_from_everything(
@@ -345,18 +290,11 @@ def test_fitting_makes_a_head_right_more_often(
     shards = shards_in(data)
     tokens = frequent_tokens(shards, RECIPE.vocabulary, VOCABULARY)
     head = new_head(tiny.files.folder, tokens, RECIPE)
-    batch = next(fitting.batches(shards, RECIPE, np.random.default_rng(0)))
-    before, loss = evaluate(head, shards, RECIPE, 2), total_loss(head, batch)
-    list(fitting.fit(head, shards, RECIPE, 250))
+    before = evaluate(head, shards, RECIPE, 2)
+    list(fitting.fit(head, shards, RECIPE, 60))
     after = evaluate(head, shards, RECIPE, 2)
-    assert after[0] > before[0] + 0.3
-    assert after[1] > before[1] + 0.3
-    assert total_loss(head, batch) < 0.8 * loss
-
-
-@torch.no_grad()
-def total_loss(head: TorchHead, batch: list[Text]) -> float:
-    return sum(float(lesson.loss) for lesson in lessons(head, batch, 2))
+    assert after[0] > before[0] + 0.2
+    assert after[1] > before[1] + 0.2
 
 
 def answers_in(folder: Path) -> int:
