@@ -55,7 +55,7 @@ window.derby = (() => {
     if (!record || races.some((race) => race.race === drawing.race)) return [races];
     const { request } = JSON.parse(record);
     const winner = drawing.columns[drawing.winner];
-    const kept = {
+    const entry = {
       race: drawing.race,
       when: Date.now(),
       prompt: request.prompt.slice(0, 60),
@@ -68,7 +68,7 @@ window.derby = (() => {
       record: record.length <= RECORD ? record : "",
     };
     let room = RECORDS;
-    return [[kept, ...races].slice(0, RACES).map((race) => {
+    return [[entry, ...races].slice(0, RACES).map((race) => {
       room -= race.record.length;
       return room < 0 ? { ...race, record: "" } : race;
     })]; // the list of one output, which is a list

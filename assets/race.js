@@ -329,10 +329,6 @@ function show() {
 
 function draw(value) {
   if (!value?.columns) return;
-  if (drawing?.race === value.race && over() && RUNNING.includes(value.phase)) {
-    props.value = drawing; // that one was on its way when the race was stopped
-    return;
-  }
   const another = drawing?.race !== value.race;
   const first = drawing === null;
   const ran = RUNNING.includes(drawing?.phase) && value.phase === "ended";

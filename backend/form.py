@@ -66,37 +66,44 @@ EXAMPLES = tuple(Example(**entry) for entry in _read("examples.json"))
 PRESETS = tuple(Preset(**entry) for entry in _read("presets.json"))
 
 
+def _field(default: Any, title: str, description: str = "") -> Any:
+    return Field(default=default, title=title, description=description)
+
+
 class Form(BaseModel):
-    """A race as its settings, with the page's defaults. `lineup` has a column a line, in the
-    command line's words, `stop` a string a line. Of model, engine, precision and device "" is the
-    usual one.
+    """A race as its settings, with the page's defaults. The page, the API and refusals call each
+    field by its title. Of model, engine, precision and device "" is the usual one.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    prompt: str = Field(default=EXAMPLES[0].prompt, title="The prompt")
-    lineup: Annotated[str, Len(0, 4_000)] = Field(default=EXAMPLES[0].lineup, title="The line-up")
-    max_new_tokens: int = Field(default=EXAMPLES[0].tokens, title="max new tokens")
-    temperature: float = Field(default=0.0, title="temperature")
-    top_k: int = Field(default=0, title="top-k")
-    top_p: float = Field(default=1.0, title="top-p")
-    min_p: float = Field(default=0.0, title="min-p")
-    repetition_penalty: float = Field(default=1.0, title="repetition penalty")
-    seed: int = Field(default=0, title="seed")
-    stop: Annotated[str, Len(0, MAX_STOPS * (MAX_STOP + 1))] = Field(
-        default="", title="The stop strings"
+    prompt: str = _field(EXAMPLES[0].prompt, "Prompt", "What the model is asked")
+    lineup: Annotated[str, Len(0, 4_000)] = _field(
+        EXAMPLES[0].lineup, "Line-up", "A column a line, such as speculative:k=4"
     )
-    ignore_eos: bool = Field(default=False, title="fixed length")
-    chat: bool = Field(default=True, title="chat template")
-    context: int = Field(default=0, title="context limit")
-    thinking: Thinking = Field(default="", title="thinking")
-    top: int = Field(default=5, title="most likely tokens")
-    model: str = Field(default="", title="the model")
-    engine: str = Field(default="", title="the engine")
-    precision: str = Field(default="", title="the precision")
-    device: str = Field(default="", title="the device")
-    grammar_kind: Kind = Field(default="lark", title="The grammar kind")
-    grammar_text: str = Field(default='start: "yes" | "no"', title="The grammar")
+    max_new_tokens: int = _field(EXAMPLES[0].tokens, "Max new tokens")
+    temperature: float = _field(0.0, "Temperature", "0: always the likeliest token")
+    top_k: int = _field(0, "Top-k", "0: off")
+    top_p: float = _field(1.0, "Top-p", "1: off")
+    min_p: float = _field(0.0, "Min-p", "0: off")
+    repetition_penalty: float = _field(1.0, "Repetition penalty", "1: off")
+    seed: int = _field(0, "Seed")
+    stop: Annotated[str, Len(0, MAX_STOPS * (MAX_STOP + 1))] = _field(
+        "", "Stop strings", "One a line; \\n is a line break"
+    )
+    ignore_eos: bool = _field(
+        title="Fixed length", default=False, description="Write on after the end of the text"
+    )
+    chat: bool = _field(title="Chat template", default=True)
+    context: int = _field(0, "Context limit", "Tokens; 0: the model's own")
+    thinking: Thinking = _field("", "Thinking", "Of models that can switch it")
+    top: int = _field(5, "Likely tokens", "How many to note at each place")
+    model: str = _field("", "Model")
+    engine: str = _field("", "Engine")
+    precision: str = _field("", "Precision")
+    device: str = _field("", "Device")
+    grammar_kind: Kind = _field("lark", "Grammar kind", "Of the grammar for grammar=own")
+    grammar_text: str = _field('start: "yes" | "no"', "Grammar", "For columns with grammar=own")
 
 
 def read_form(values: Mapping[str, Any]) -> Form:

@@ -30,7 +30,7 @@ class Limits(BaseModel):
     seconds: int = _limit(3600, "seconds after which a race ends if others wait")
     line: int = _limit(32, "waiting races of all visitors")
     models: int = _limit(8, "models of one race, without drafts")
-    benchmark_races: int = _limit(1000, "prompts times repeats of a benchmark; 0: no benchmarks", 0)
+    benchmark_races: int = _limit(1000, "prompts of a benchmark on the page; 0: no benchmarks", 0)
     hub: int = Field(
         default=1,
         ge=0,

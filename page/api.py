@@ -4,14 +4,15 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from functools import partial
-from typing import Any, Literal
+from inspect import Parameter, Signature
+from typing import Any
 
 import gradio as gr
 from gradio.context import LocalContext
 from gradio.events import api
 
 from backend.errors import DerbyError
-from backend.form import EXAMPLES, Form, own_grammar, read_race, settings_table
+from backend.form import Form, own_grammar, read_race, settings_table
 from backend.grammar.check import check
 from backend.grammar.sources import Kind
 from backend.offer import Offer
@@ -21,11 +22,7 @@ from backend.results.result import result_of
 from backend.results.scoreboard import Scoreboard
 from backend.results.sentences import headline, mark
 from page.race import events_of
-
-#: Seconds of processor time that a check of a grammar may take.
-DEADLINE = 2.0
-
-NO_GRAMMAR = {"grammar_text": Form().grammar_text}
+from page.settings import DEADLINE
 
 Report = dict[str, Any]
 
@@ -74,54 +71,12 @@ def offer_api(host: Host, offer: Offer) -> None:
     """
     line = Line(host, offer)
 
-    async def race(
-        request: gr.Request,
-        prompt: str,
-        lineup: str = EXAMPLES[0].lineup,
-        max_new_tokens: int = 128,
-        temperature: float = 0.0,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        min_p: float = 0.0,
-        repetition_penalty: float = 1.0,
-        seed: int = 0,
-        stop: str = "",
-        ignore_eos: bool = False,
-        chat: bool = True,
-        thinking: Literal["", "on", "off"] = "",
-        model: str = "",
-        engine: str = "",
-        precision: str = "",
-        device: str = "",
-        grammar_kind: Kind = "lark",
-        grammar_text: str = "",
-    ) -> Report:
-        """Race decoding strategies on a prompt and compare their speed and their texts.
+    async def race(request: gr.Request, *values: Any) -> Report:
+        return await line.report(
+            dict(zip(Form.model_fields, values, strict=True)), partial(left, request)
+        )
 
-        Args:
-            prompt: What the model is asked.
-            lineup: One column per line, such as kv (the baseline) or speculative:k=4; see settings.
-            max_new_tokens: The most tokens that a column writes.
-            temperature: 0 always takes the most likely token.
-            top_k: 0 is off.
-            top_p: 1 is off.
-            min_p: 0 is off.
-            repetition_penalty: 1 is off; more repeats less.
-            seed: The same seed gives the same text.
-            stop: Strings at which a text ends, one per line.
-            ignore_eos: Write on where the model would end its text.
-            chat: Use the model's chat template.
-            thinking: Whether a reasoning model thinks first; empty: as usual.
-            model: One of the page's models; empty: the first.
-            engine: Empty: the page's first.
-            precision: Empty: the model's usual one.
-            device: Empty: the engine's first.
-            grammar_kind: Of the grammar for columns with grammar=own.
-            grammar_text: That grammar.
-        """
-        asked = {name: value for name, value in locals().items() if name in Form.model_fields}
-        form = asked if grammar_text else asked | NO_GRAMMAR
-        return await line.report(form, partial(left, request))
+    _declare(race)
 
     async def settings() -> list[list[str]]:
         """List the columns of a line-up and their settings: name, setting=usual, what it does."""
@@ -147,6 +102,32 @@ def offer_api(host: Host, offer: Offer) -> None:
     functions: tuple[Callable[..., Any], ...] = (race, settings, grammar_check)
     for function in functions:
         api(function, api_name=function.__name__, queue=False)
+
+
+def _declare(race: Callable[..., Any]) -> None:
+    """Give the function the form's fields as its parameters, with their texts: gradio and agents
+    read its signature and its docstring. The prompt alone has no default.
+    """
+    fields = Form.model_fields
+    race.__doc__ = "\n".join(
+        [
+            "Race decoding strategies on a prompt and compare their speed and their texts.",
+            "",
+            "Args:",
+            *(f"    {name}: {field.description or field.title}." for name, field in fields.items()),
+        ]
+    )
+    race.__annotations__ |= {name: field.annotation for name, field in fields.items()}
+    parameters = [
+        Parameter(
+            name,
+            Parameter.POSITIONAL_OR_KEYWORD,
+            default=Parameter.empty if name == "prompt" else field.default,
+        )
+        for name, field in fields.items()
+    ]
+    request = Parameter("request", Parameter.POSITIONAL_OR_KEYWORD)
+    race.__signature__ = Signature([request, *parameters], return_annotation=Report)  # pyright: ignore[reportFunctionMemberAccess]
 
 
 async def left(request: gr.Request) -> bool:

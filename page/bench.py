@@ -5,7 +5,6 @@ from contextlib import aclosing
 from typing import Any
 
 import gradio as gr
-import pandas as pd
 
 from backend.bench.plan import Plan
 from backend.bench.prompts import PROMPTS, Prompt, prompts_in
@@ -40,7 +39,6 @@ def fill(host: Host, offer: Offer, fields: Fields) -> None:
         max_lines=10,
         elem_id="bench-prompts",
     )
-    repeats = gr.Number(1, precision=0, minimum=1, label="Repeats", elem_id="bench-repeats")
     with gr.Row():
         run = gr.Button("Run the benchmark", variant="primary", elem_id="bench-run")
         stop = gr.Button("Stop", elem_id="bench-stop")
@@ -49,26 +47,15 @@ def fill(host: Host, offer: Offer, fields: Fields) -> None:
     table = gr.Dataframe(
         [], headers=[*HEADINGS], interactive=False, wrap=True, elem_id="bench-table"
     )
-    plot = gr.ScatterPlot(
-        x="column",
-        y="speed-up",
-        color="what",
-        label="Speed-ups",
-        height=320,
-        visible=False,  # gradio draws no points of a plot that began empty
-        elem_id="bench-plot",
-    )
     rows = gr.Textbox(visible=False)
-    inputs = [prompts, repeats, *fields.values()]
 
     async def start(
         text: str,
-        times: int,
         *values: Any,
         progress: gr.Progress = gr.Progress(),  # noqa: B008
     ) -> AsyncIterator[tuple[Any, ...]]:
         try:
-            plan = plan_of(text, times, dict(zip(fields, values, strict=True)), offer)
+            plan = plan_of(text, dict(zip(fields, values, strict=True)), offer)
             jobs, done = list(warmed(plan.jobs)), list[Row]()
             for number, (job, counts) in enumerate(jobs):
                 what = f"prompt {number} of {len(plan.jobs)}" if counts else "warming up"
@@ -80,15 +67,15 @@ def fill(host: Host, offer: Offer, fields: Fields) -> None:
                         break
                 if counts:
                     done.append(row_of(plan, job, boards))
-                yield await outputs_of(plan, done, over=False)
-            yield await outputs_of(plan, done, over=True)
+                yield outputs_of(plan, done, over=False)
+            yield outputs_of(plan, done, over=True)
         except DerbyError as error:
             raise refusal(error) from error
 
     going = run.click(
         start,
-        inputs,
-        [status, table, plot, rows],
+        [prompts, *fields.values()],
+        [status, table, rows],
         concurrency_id="benchmark",
         concurrency_limit=2,
         api_visibility="private",
@@ -98,19 +85,19 @@ def fill(host: Host, offer: Offer, fields: Fields) -> None:
     save.click(None, rows, None, js=in_browser("save", "benchmark.csv"), **QUIET)
 
 
-def plan_of(text: str, repeats: int, form: dict[str, Any], offer: Offer) -> Plan:
+def plan_of(text: str, form: dict[str, Any], offer: Offer) -> Plan:
     """What is to be measured. Raises DerbyError."""
     if len(text) > MOST_TEXT:
         raise DerbyError(f"The prompts have {len(text):,} characters; {MOST_TEXT:,} are allowed.")
     chosen: Sequence[Prompt] = prompts_in(text, "The prompt set") if text.strip() else PROMPTS
-    runs = sum(1 + len(prompt.later) for prompt in chosen) * max(repeats, 1)
+    runs = sum(1 + len(prompt.later) for prompt in chosen)
     if runs > offer.limits.benchmark_races:
         raise DerbyError(
             f"{counted(runs, 'run')} are more than the {offer.limits.benchmark_races:,} that a "
             "benchmark may have here: give fewer prompts."
         )
     race = read_race(form | {"prompt": chosen[0].text}, offer)
-    return Plan([*chosen] * max(repeats, 1), race.columns, race.request, (race.target,))
+    return Plan([*chosen], race.columns, race.request, (race.target,))
 
 
 async def raced(host: Host, race: Race, seconds: float) -> Scoreboard:
@@ -127,38 +114,24 @@ async def raced(host: Host, race: Race, seconds: float) -> Scoreboard:
     return board
 
 
-async def outputs_of(plan: Plan, rows: Sequence[Row], *, over: bool) -> tuple[Any, ...]:
-    """The verdict, the table, the plot and the rows as CSV."""
-    each = measured(plan, rows)
-    known = [result for result in results(each) if result.category == ALL]
-    points = [
-        {"column": m.column, "speed-up": m.figures.speedup, "what": "a prompt"}
-        for m in each
-        if m.figures.speedup and m.column != plan.columns[0].label
-    ]
-    for result in known:
-        ends = [(end, "95% interval") for end in result.interval or ()]
-        points += [
-            {"column": result.column, "speed-up": value, "what": what}
-            for value, what in [*ends, (result.speedup, "median")]
-            if value
-        ]
-    status = verdict(known) if over else f"{len(rows)} of {len(plan.jobs)} prompts measured."
-    lines = [[m.column, m.category, m.prompt, *m.figures.model_dump().values()] for m in each]
-    heads = ["column", "category", "prompt", *(each[0].figures.model_dump() if each else ())]
-    frame = pd.DataFrame(points, columns=["column", "speed-up", "what"])
-    plot = gr.ScatterPlot(frame, visible=True) if over and points else gr.ScatterPlot(visible=False)
-    return status, [cells(result) for result in known], plot, csv_of([heads, *lines])
+def outputs_of(plan: Plan, rows: Sequence[Row], *, over: bool) -> tuple[Any, ...]:
+    """The verdict, the table, and the rows as CSV."""
+    lines = measured(plan, rows)
+    columns = [c for c in results(lines) if c.category == ALL]
+    status = verdict(columns) if over else f"{len(rows)} of {len(plan.jobs)} prompts measured."
+    heads = ["column", "category", "prompt", *(lines[0].figures.model_dump() if lines else ())]
+    csv = [[m.column, m.category, m.prompt, *m.figures.model_dump().values()] for m in lines]
+    return status, [cells(column) for column in columns], csv_of([heads, *csv])
 
 
-def verdict(known: Sequence[ColumnResult]) -> str:
+def verdict(columns: Sequence[ColumnResult]) -> str:
     """What the results come to, in a sentence."""
-    same = [each for each in known if each.equal == each.prompts]
-    best = winner((each.column, each.speedup, each.interval) for each in same)
-    for each in known:
-        if each.column == best and each.speedup and each.interval:
-            low, high = each.interval
-            return f"{best} is fastest: {factor(each.speedup)} ({low:.2f}{DASH}{high:.2f})."
-    if not any(each.interval for each in known):
+    same = [column for column in columns if column.equal == column.prompts]
+    best = winner((column.column, column.speedup, column.interval) for column in same)
+    for column in columns:
+        if column.column == best and column.speedup and column.interval:
+            low, high = column.interval
+            return f"{best} is fastest: {factor(column.speedup)} ({low:.2f}{DASH}{high:.2f})."
+    if not any(column.interval for column in columns):
         return "Four prompts or more are needed to name the fastest column."
     return "No column with the same text was measurably faster than KV reuse."

@@ -1,11 +1,14 @@
-"""What several parts of the page share."""
+"""What several parts of the page share, and the board, the one component of our own."""
 
 import json
 from collections.abc import Mapping
 from html import escape
+from pathlib import Path
 from typing import Any
 
 import gradio as gr
+
+_ASSETS = Path(__file__).resolve().parents[1] / "assets"
 
 #: The form's components by the names of its fields.
 Fields = Mapping[str, Any]
@@ -35,3 +38,22 @@ def in_browser(name: str, *first: Any) -> str:
     """A function of assets/page.js for an event's `js`, with its first argument if there is one."""
     given = f"{json.dumps(first)}, " if first else ""
     return f"(...values) => derby.{name}({given}...values)"
+
+
+def board(value: Any = None, **more: Any) -> gr.HTML:
+    """A component whose value is a drawing (backend/results/drawing.py). It triggers `submit` when
+    a noisy race is to be run again, and `input` when a file of a race was dropped on it: gr.on
+    takes no events of other names. No subclass: gradio writes a stub file beside each one's module.
+    """
+    html, css, js = (
+        (_ASSETS / f"race.{kind}").read_text(encoding="utf-8") for kind in ("html", "css", "js")
+    )
+    return gr.HTML(
+        value,
+        html_template=html,
+        css_template=css,
+        js_on_load=js,
+        apply_default_css=False,
+        padding=False,
+        **more,
+    )

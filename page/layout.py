@@ -10,11 +10,11 @@ from backend.errors import DerbyError
 from backend.form import EXAMPLES, form_from, query_of
 from backend.offer import Offer
 from backend.racing.hosts import Host
-from page import bench, history, production, why
+from page import bench
 from page.api import offer_api
-from page.board import board
-from page.components import CHECKED, QUIET, Fields, in_browser, refusal
+from page.components import CHECKED, QUIET, Fields, board, in_browser, refusal
 from page.guests import LINE
+from page.panels import history, past_races, production, why
 from page.race import Run, opening, race
 from page.settings import settings
 
@@ -34,14 +34,14 @@ def build(host: Host, offer: Offer) -> gr.Blocks:
             EXAMPLES[0].prompt, lines=1, max_lines=8, label="Prompt", elem_id="prompt", render=False
         )
         sidebar, fields = settings(offer, prompt)
-        run, races = gr.State(None, time_to_live=3600), history.past_races()
+        run, races = gr.State(None, time_to_live=3600), past_races()
         with gr.Tabs(elem_id="tabs") as tabs:
             with _tab("Race"):
                 screen, follow = _race_tab(demo, host, offer, sidebar, fields, run, races)
             with _tab("Benchmark"):
                 bench.fill(host, offer, fields)
             with _tab("History") as tab:
-                opened = history.fill(tab, races, run, screen, fields)
+                opened = history(tab, races, run, screen, fields)
         opened.then(lambda: gr.Tabs(selected="race"), None, tabs, **QUIET)
         follow(opened)
 
@@ -87,7 +87,7 @@ def _race_tab(
         share = gr.Button("Share", min_width=90, elem_id="share")
         opener = gr.Button("Settings", min_width=90, elem_id="opener")
     opener.click(lambda: gr.Sidebar(open=True), None, sidebar, **QUIET)
-    _share(share, fields)
+    link = gr.Textbox(label="Link", buttons=["copy"], visible=False, elem_id="link")
     line = gr.HTML(elem_id="line")
     gr.Examples(
         [[each.prompt, each.lineup, each.tokens] for each in EXAMPLES],
@@ -96,26 +96,38 @@ def _race_tab(
         api_visibility="private",
     )
     screen = board(opening().draw() | {"phase": "recorded"}, elem_id="board")
-    explanation = why.fill()
-    code = production.fill(run, fields["lineup"])
+    explanation = why()
+    code = production(run, fields["lineup"])
+
+    def link_of(*values: Any) -> gr.Textbox:
+        return gr.Textbox(query_of(dict(zip(fields, values, strict=True))), visible=True)
+
+    def others_wait() -> bool:
+        queue = demo._queue.event_queue_per_concurrency_id.get(LINE)  # noqa: SLF001 (has no other name)
+        return bool(queue and queue.queue)
 
     async def start(request: gr.Request, *values: Any) -> AsyncIterator[tuple[Any, Run]]:
         form, visitor = dict(zip(fields, values, strict=True)), request.session_hash or ""
         try:
-            async with aclosing(
-                race(host, offer, form, visitor, lambda: _waiting(demo))
-            ) as drawings:
+            async with aclosing(race(host, offer, form, visitor, others_wait)) as drawings:
                 async for drawing in drawings:
                     yield drawing
         except DerbyError as error:
             raise refusal(error) from error
 
+    def end(run: Run | None) -> Any:
+        return run.end() if run and not run.over else gr.skip()
+
     def follow(event: Any) -> None:
         event.then(**code)
         event.then(None, screen, explanation, js=in_browser("why"), **QUIET)
 
+    shared = share.click(link_of, list(fields.values()), link, **QUIET)
+    shared.then(None, link, link, js=in_browser("share"), **QUIET)
+    runs = [press.click, fields["prompt"].submit, screen.submit]
+    gr.on(runs, lambda: gr.Textbox(visible=False), None, link, **QUIET)
     going = gr.on(
-        [press.click, fields["prompt"].submit, screen.submit],
+        runs,
         start,
         list(fields.values()),
         [screen, run],
@@ -124,29 +136,10 @@ def _race_tab(
         api_visibility="private",
         show_progress_on=line,
     )
-    for event in (going, stop.click(_halt, run, screen, cancels=[going], **QUIET)):
-        follow(event)
-        event.then(None, [races, screen], races, js=in_browser("keep"), **QUIET)
+    stop.click(None, cancels=[going], **QUIET)
+    # gradio does what follows a race where it was cancelled, too, and as soon as it has ended.
+    ended = going.then(end, run, screen, **QUIET)
+    follow(ended)
+    ended.then(None, [races, screen], races, js=in_browser("keep"), **QUIET)
     follow(screen.input(lambda: None, None, run, **QUIET))  # a file was dropped on it
     return screen, follow
-
-
-async def _halt(run: Run | None) -> Any:
-    return run.end() if run and not run.over else gr.skip()
-
-
-def _waiting(demo: gr.Blocks) -> bool:
-    """Whether others wait for the machine."""
-    line = demo._queue.event_queue_per_concurrency_id.get(LINE)  # noqa: SLF001 (has no other name)
-    return bool(line and line.queue)
-
-
-def _share(button: gr.Button, fields: Fields) -> None:
-    """Have the button show and copy a link with the settings."""
-    link = gr.Textbox(label="Link", buttons=["copy"], visible=False, elem_id="link")
-
-    def link_of(*values: Any) -> gr.Textbox:
-        return gr.Textbox(query_of(dict(zip(fields, values, strict=True))), visible=True)
-
-    made = button.click(link_of, list(fields.values()), link, **QUIET)
-    made.then(None, link, link, js=in_browser("share"), **QUIET)

@@ -1,4 +1,4 @@
-"""A race on the page: one generator, from a click on Run to the result."""
+"""A race on the page, drawn again and again from a click on Run."""
 
 import asyncio
 import threading
@@ -72,6 +72,7 @@ class Run:
         self.race, self.form = race, form
         self.board = Scoreboard(race.columns)
         self.over = self.late = False
+        self._drawing = threading.Lock()  # a race that is stopped may be drawn at that moment
         self.begun = time.monotonic()
         self._drawer = Drawer(self.board, race.request, time.time_ns() // 1_000_000)
         self._events: list[Event] = []
@@ -82,7 +83,8 @@ class Run:
             self.board.add(event)
 
     def draw(self) -> Drawing:
-        return self._drawer.draw()
+        with self._drawing:
+            return self._drawer.draw()
 
     def end(self) -> Drawing:
         """The last drawing, with the race's files and form. Columns that still run end here."""
@@ -101,8 +103,9 @@ async def race(
     visitor: str,
     others_wait: Callable[[], bool],
 ) -> AsyncGenerator[tuple[Drawing, Run], None]:
-    """The race that a form asks for, drawn again and again. Where others wait, it ends after the
-    limit's seconds. Raises DerbyError for what the visitor can mend.
+    """The race that a form asks for, drawn again and again until it has ended or this iterator is
+    closed; `Run.end` draws the end. Where others wait, it ends after the limit's seconds. Raises
+    DerbyError for what the visitor can mend.
     """
     command, limit = read_race(form, offer, visitor), offer.limits.seconds
     run = Run(command, form)
@@ -114,19 +117,13 @@ async def race(
     yield run.draw(), run
     async with aclosing(events_of(host, command, late)) as batches:
         async for events in batches:
-            if run.over:
-                return
             run.add(events)
-            drawing = await asyncio.to_thread(run.draw)
-            if run.over:  # stopped meanwhile, and drawn so
-                return
-            yield drawing, run
+            yield await asyncio.to_thread(run.draw), run
     if run.late:
         gr.Info(f"Others wait, so your race ended after {limit} seconds.")
     messages = {score.message for score in run.board.scores}
     if len(messages) == 1 and (message := messages.pop()):
         raise DerbyError(message)
-    yield await asyncio.to_thread(run.end), run
 
 
 @cache

@@ -7,7 +7,7 @@ from typing import Any
 
 import gradio as gr
 
-from page.board import board
+from page.components import board
 
 
 def drawing() -> Any:

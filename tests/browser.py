@@ -132,6 +132,8 @@ class Visitor:
 
     def wait(self, phase: str) -> None:
         expect(self.board).to_have_attribute("data-phase", phase)
+        if phase == "ended":
+            expect(self.page.locator("#board .files")).to_be_visible()  # with its last drawing
 
     def begin(self) -> None:
         """Run, and wait until a column writes."""

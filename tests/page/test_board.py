@@ -170,18 +170,6 @@ def all_accepted(step: list[Any]) -> bool:
     return all(fate == "accepted" for _, _, fate, _ in step[3]["guesses"])
 
 
-def test_a_race_that_has_ended_does_not_run_again(page: Page, draw: Draw, file: Path) -> None:
-    """A drawing that arrives after the end neither is drawn nor becomes the value."""
-    draw(ENDED | {"race": 7})
-    file.write_text(json.dumps(at(1.0)), encoding="utf-8")
-    event = page.locator("#event textarea, #event input")
-    page.locator("#draw").click()
-    expect(event).to_have_value("running")
-    page.locator("#read").click()
-    expect(event).to_have_value("ended")
-    expect(page.locator(".race")).to_have_attribute("data-phase", "ended")
-
-
 def test_a_step_opens_by_click_and_by_keys(page: Page) -> None:
     column = ENDED["columns"][2]
     number, step = next((n, s) for n, s in enumerate(steps_of(column)) if not all_accepted(s))

@@ -29,12 +29,13 @@ def drawn(
     """What is drawn of a race, in its order; for three seconds at most."""
 
     async def collect() -> list[dict[str, Any]]:
-        drawings = []
-        async for drawing, _ in race(InlineHost(), offer, form, "", others_wait):
+        drawings, last = [], None
+        async for drawing, run in race(InlineHost(), offer, form, "", others_wait):
             drawings.append(drawing)
+            last = run
             if time.monotonic() > latest:
-                break
-        return drawings
+                return drawings
+        return [*drawings, last.end()] if last else drawings
 
     latest = time.monotonic() + 3
     return asyncio.run(collect())

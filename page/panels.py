@@ -1,0 +1,133 @@
+"""What stands around the board: why a race went as it did, the code of its columns for production,
+and the past races of this browser.
+"""
+
+from typing import Any
+
+import gradio as gr
+
+from backend.errors import DerbyError
+from backend.export.production import LIBRARIES, snippet, usual, usual_library
+from page.components import QUIET, Fields, in_browser, plain
+from page.race import Run
+
+NO_RACE = "Run a race to get the code of its columns."
+
+#: The columns of the table of past races, and their widths in pixels.
+HISTORY = {
+    "when": 180,
+    "prompt": 300,
+    "winner": 120,
+    "speed-up": 100,
+    "temperature": 130,
+    "seed": 80,
+    "tokens": 90,
+}
+
+
+def why() -> list[Any]:
+    """Sentences, a table of figures and a plot, which `derby.why` of assets/page.js fills from the
+    drawing on the board.
+    """
+    with gr.Accordion("Why?", open=False):
+        reasons = plain("{{#each value}}<p>{{this}}</p>{{/each}}", [], elem_id="reasons")
+        figures = gr.Dataframe(
+            interactive=False, wrap=True, max_height=900, show_label=False, elem_id="figures"
+        )
+        curve = gr.LinePlot(
+            x="rows",
+            y="times",
+            color="of",
+            x_title="tokens that a pass checks",
+            y_title="times as long as a pass over one",
+            color_title="",
+            height=280,
+            show_label=False,
+            elem_id="curve",
+        )
+    return [reasons, figures, curve]
+
+
+def production(run: gr.State, lineup: gr.Textbox) -> dict[str, Any]:
+    """A column of `run`, the race on the board, as code for a library, which can be raced like any
+    other column. Returns the arguments of the event that shows another race's code.
+    """
+    with gr.Accordion("Use in production", open=False):
+        with gr.Row():
+            column = gr.Dropdown([], label="Column", elem_id="code-column")
+            library = gr.Dropdown(list(LIBRARIES), label="Library", elem_id="code-library")
+        note = plain(elem_id="code-note")
+        code = gr.Code(
+            language=None,
+            interactive=False,
+            wrap_lines=True,
+            label="Code",
+            elem_id="code",
+        )
+        add = gr.Button("Race this code", size="sm", visible=False, elem_id="code-race")
+
+    def show(run: Run | None, chosen: str | None = None, wanted: str | None = None) -> list[Any]:
+        if run is None or not run.board.ended:
+            return [gr.skip(), gr.skip(), NO_RACE, gr.Code(visible=False), gr.Button(visible=False)]
+        race, names = run.race, [run.board.name(i) for i in range(len(run.race.columns))]
+        request, target = race.request, race.target
+        index = names.index(chosen) if chosen in names else usual(run.board, request, target)
+        best = "" if wanted else usual_library(run.board, index, request, target)
+        name = wanted or best or next(iter(LIBRARIES))
+        columns, libraries = gr.Dropdown(names, value=names[index]), gr.Dropdown(value=name)
+        try:
+            written = snippet(run.board, index, request, target, name)
+        except DerbyError as error:
+            nothing = gr.Code(visible=False), gr.Button(visible=False)
+            return [columns, libraries, str(error), *nothing]
+        remark = f"{written.raced} {written.note}".strip()
+        racing = written.column is not None and not written.raced
+        code = gr.Code(written.code, visible=bool(written.code))
+        return [columns, libraries, remark, code, gr.Button(visible=racing)]
+
+    def race(run: Run | None, chosen: str, name: str, lineup: str) -> tuple[str, str]:
+        assert run is not None  # noqa: S101 (the button is there of a race only)
+        names = [run.board.name(i) for i in range(len(run.race.columns))]
+        written = snippet(run.board, names.index(chosen), run.race.request, run.race.target, name)
+        return f"{lineup.rstrip()}\n{written.column}", "It is a column of the next race."
+
+    outputs = [column, library, note, code, add]
+    column.input(show, [run, column], outputs, **QUIET)
+    library.input(show, [run, column, library], outputs, **QUIET)
+    add.click(race, [run, column, library, lineup], [lineup, note], **QUIET)
+    return {"fn": show, "inputs": run, "outputs": outputs, **QUIET}
+
+
+def past_races() -> gr.BrowserState:
+    """The past races, which the browser has."""
+    return gr.BrowserState([], storage_key="decode-derby-races", secret="decode-derby")  # noqa: S106
+
+
+def history(
+    tab: gr.Tab, races: gr.BrowserState, run: gr.State, board: gr.HTML, fields: Fields
+) -> Any:
+    """Lay the list out, and have a click on a row draw that race again and fill in its settings.
+    Returns that event.
+    """
+    gr.Markdown("The last 20 races of this browser. Click a row to open its race.")
+    table = gr.Dataframe(
+        [],
+        headers=list(HISTORY),
+        column_widths=list(HISTORY.values()),
+        interactive=False,
+        wrap=True,
+        show_label=False,
+        elem_id="races",
+    )
+    clear = gr.Button("Clear", size="sm")
+    clear.click(None, races, races, js=in_browser("clear"), **QUIET)
+    rows = in_browser("rows", *HISTORY)
+    gr.on([races.change, tab.select], None, races, table, js=rows, **QUIET)
+    place, inputs = gr.Number(visible=False), list(fields.values())
+
+    def choose(chosen: gr.SelectData) -> tuple[int, None]:
+        return chosen.index[0], None  # the race on the board is none that this server ran
+
+    script = in_browser("open", *fields)
+    chosen = table.select(choose, None, [place, run], **QUIET)
+    return chosen.then(None, [place, races, board, *inputs], [board, *inputs], js=script, **QUIET)
