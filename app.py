@@ -19,8 +19,7 @@ from backend.libraries.server import VARIABLE as SERVERS
 from backend.libraries.server import named_servers
 from backend.limits import Limits, limits_of
 from backend.machine import LOOPBACK, zero_gpu
-from backend.models.files import BUILT_IN
-from backend.models.hub import HUB_ID, hub_folder
+from backend.models.files import BUILT_IN, HUB_ID, hub_folder
 from backend.offer import offer_of, titled
 from backend.racing.hosts import Host, ProcessHost, ZeroGpuHost
 from backend.strategies.registry import plugin_problems as strategy_problems

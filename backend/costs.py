@@ -19,7 +19,7 @@ from time import perf_counter
 
 import numpy as np
 
-from backend.engines.base import Engine
+from backend.engines.engine import Engine
 from backend.engines.registry import engine_named
 from backend.engines.session import Session
 from backend.errors import DerbyError

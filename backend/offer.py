@@ -7,14 +7,13 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
-from backend.engines.declaration import EngineDeclaration
+from backend.engines.engine import EngineDeclaration
 from backend.engines.registry import engine_named
 from backend.errors import DerbyError, unknown
 from backend.libraries.library import Library
 from backend.libraries.server import is_address
 from backend.limits import PRIVATE, Limits
-from backend.models.files import BUILT_IN, SUFFIX, is_path
-from backend.models.hub import HUB_ID
+from backend.models.files import BUILT_IN, HUB_ID, SUFFIX, is_path
 from backend.racing.race import MAX_COLUMNS
 from backend.strategies.column import Column, settings_of
 from backend.strategies.settings import ServerChoice

@@ -15,7 +15,7 @@ from typing import Any
 from backend.cli.console import say
 from backend.engines.openvino.export import openvino_ir
 from backend.models.builtin import ASSETS, LAYOUT, built_in_gguf
-from backend.models.hub import IR
+from backend.models.files import IR
 from backend.types import ModelSpec
 
 #: What Hugging Face calls a tensor, by its name in GGUF without number and suffix.

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from backend.engines.heads.file import HeadShape, embeddings, tensor
-from backend.engines.heads.network import KeyValue, TorchHead, as_layer
+from backend.engines.heads.torch import KeyValue, TorchHead, as_layer
 from experiments.shards import Shard, Text, groups
 
 #: What the target calls a layer's weights, by what they are called here.

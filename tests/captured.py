@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from backend.engines.torch.graphs import Run
+from backend.engines.torch.captured import Run
 
 #: What a capture must not contain: it would have the device wait for the host.
 ASKING = {"_local_scalar_dense", "nonzero", "_to_cpu", "item", "is_nonzero"}

@@ -19,9 +19,9 @@ from backend.drafters.draft_length import AdaptiveDraftLength, DraftLength
 from backend.drafters.lookahead import Lookahead, Sizes
 from backend.drafters.network_drafter import Hybrid, NetworkDrafter
 from backend.drafters.prompt_lookup import PromptLookup
-from backend.engines.base import Session
 from backend.engines.draft import ModelNetwork
 from backend.engines.fake import FakeEngine
+from backend.engines.session import Session
 from backend.errors import DerbyError
 from backend.events import Event, Finished, Step
 from backend.grammar.constraint import GrammarConstraint

@@ -15,7 +15,7 @@ from backend.decoding.proposed import Verified, proposed
 from backend.decoding.sampling import Sampler, penalize
 from backend.decoding.seams import NOTHING, Constraint, Drafter
 from backend.decoding.verification import Verdict
-from backend.engines.base import Session
+from backend.engines.session import Session
 from backend.errors import DerbyError
 from backend.events import Event, Finished, Prefilled, Proposed, Reason, Step
 from backend.text import TextStream, Tokenizer

@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from backend.engines.base import Engine, Session
+from backend.engines.engine import Engine
+from backend.engines.session import Session
 from backend.types import HiddenStates, Logits, chain_parents
 
 #: Of a network whose text may be of any length, or that sees all of it.

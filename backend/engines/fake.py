@@ -12,8 +12,7 @@ from time import sleep
 
 import numpy as np
 
-from backend.engines.base import Engine, no_trained_draft
-from backend.engines.declaration import EngineDeclaration, Say
+from backend.engines.engine import Engine, EngineDeclaration, Say, no_trained_draft
 from backend.engines.session import Session
 from backend.errors import unknown
 from backend.text import ByteTokenizer

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import cache
 from types import MappingProxyType
 
-from backend.engines.declaration import EngineDeclaration
+from backend.engines.engine import EngineDeclaration
 from backend.engines.fake import FAKE
 from backend.engines.openvino.engine import OPENVINO
 from backend.engines.torch.engine import TORCH

@@ -25,8 +25,7 @@ from backend.libraries.transformers import (
     load_arguments,
 )
 from backend.models.builtin import GGUF_MEMBER, PACKAGE
-from backend.models.files import BUILT_IN, BUILT_IN_TITLE
-from backend.models.hub import HUB_ID
+from backend.models.files import BUILT_IN, BUILT_IN_TITLE, HUB_ID
 from backend.types import ModelSpec, Request, template_options
 
 #: The Hub's name of the built-in model.

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from typing import Any, Literal, Protocol
 
 from backend.decoding.sampling import COLDEST
-from backend.engines.declaration import EngineDeclaration
+from backend.engines.engine import EngineDeclaration
 from backend.errors import DerbyError
 from backend.events import Reason
 from backend.text import Tokenizer

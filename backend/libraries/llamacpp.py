@@ -18,14 +18,13 @@ from subprocess import PIPE, Popen
 from tempfile import TemporaryFile
 from typing import Any
 
-from backend.engines.declaration import EngineDeclaration, Say
+from backend.engines.engine import EngineDeclaration, Say
 from backend.errors import DerbyError
 from backend.grammar.sources import GrammarSource, composed, definition_of, regex_literal
 from backend.libraries.library import NO_DRAFT, Emit, Library, Serving, Settings, require_package
 from backend.libraries.server import explained, openai_body, stream_answer
 from backend.machine import threads
-from backend.models.checkpoint import without_folders
-from backend.models.files import gguf_file
+from backend.models.files import gguf_file, without_folders
 from backend.processes import die_with_parent
 from backend.types import ModelSpec, Request
 

@@ -7,12 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from backend.engines.declaration import EngineDeclaration, Say
-from backend.engines.openvino.compress import compressed
-from backend.engines.openvino.conversion import converted
+from backend.engines.engine import EngineDeclaration, Say
 from backend.engines.openvino.core import EXACT, require_device
 from backend.engines.openvino.engine import OPENVINO
-from backend.engines.openvino.export import CONVERTERS, PEAK
+from backend.engines.openvino.export import CONVERTERS, PEAK, converted
+from backend.engines.openvino.weights import compressed
 from backend.errors import DerbyError
 from backend.grammar.check import check
 from backend.grammar.sources import GrammarSource, shipped
@@ -27,8 +26,7 @@ from backend.libraries.library import (
     sampling_arguments,
 )
 from backend.machine import threads
-from backend.models.checkpoint import loading_error
-from backend.models.files import IR, ModelFiles, model_files, stored_precision
+from backend.models.files import IR, ModelFiles, loading_error, model_files, stored_precision
 from backend.models.prepared import is_prepared, prepared, versions
 from backend.text import HfTokenizer, prompt_tokens, require_same_vocabulary
 from backend.types import ModelSpec, Request

@@ -5,9 +5,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from backend.engines.declaration import EngineDeclaration, Say
-from backend.engines.torch.engine import TORCH
-from backend.engines.torch.loading import PRECISIONS, torch_files
+from backend.engines.engine import EngineDeclaration, Say
+from backend.engines.torch.engine import PRECISIONS, TORCH, torch_files
 from backend.errors import DerbyError
 from backend.libraries.library import (
     NO_DRAFT,
@@ -20,8 +19,7 @@ from backend.libraries.library import (
     sampling_arguments,
 )
 from backend.machine import threads
-from backend.models.checkpoint import loading_error, require_all_weights
-from backend.models.files import ModelFiles
+from backend.models.files import ModelFiles, loading_error, require_all_weights
 from backend.text import HfTokenizer, prompt_tokens, require_same_vocabulary
 from backend.types import ModelSpec, Request
 

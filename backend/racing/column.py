@@ -10,8 +10,9 @@ from backend.decoding.clock import Clock, rounded, rounded_value
 from backend.decoding.loop import Parts, decode
 from backend.decoding.sampling import Sampler
 from backend.decoding.seams import UNDECIDED, Constraint, Decision, Drafter
-from backend.engines.base import Engine, Session
 from backend.engines.draft import DraftNetwork, ModelNetwork
+from backend.engines.engine import Engine
+from backend.engines.session import Session
 from backend.errors import DerbyError
 from backend.events import (
     CostsKnown,

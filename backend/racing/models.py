@@ -12,12 +12,11 @@ from time import perf_counter
 from typing import Any
 
 from backend.costs import Costs, costs_of, known_costs, one_row_seconds
-from backend.engines.base import Engine
-from backend.engines.declaration import EngineDeclaration
 from backend.engines.draft import OpenNetwork
+from backend.engines.engine import Engine, EngineDeclaration
 from backend.engines.heads.draft import HeadNetwork
 from backend.engines.heads.file import SHIPPED, read_head
-from backend.engines.heads.opening import open_head, place_for
+from backend.engines.heads.openvino import open_head, place_for
 from backend.engines.registry import engine_named
 from backend.errors import DerbyError
 from backend.libraries.llamacpp import LLAMACPP
@@ -25,8 +24,15 @@ from backend.libraries.openvino_genai import OPENVINO_GENAI
 from backend.libraries.transformers import TRANSFORMERS
 from backend.limits import PRIVATE, Limits
 from backend.machine import computes_bf16
-from backend.models.files import BUILT_IN, Say, is_ready_made, model_folder, stored_precision
-from backend.models.hub import HUB_ID, hub_folder
+from backend.models.files import (
+    BUILT_IN,
+    HUB_ID,
+    Say,
+    hub_folder,
+    is_ready_made,
+    model_folder,
+    stored_precision,
+)
 from backend.racing.sessions import Sessions
 from backend.types import ModelSpec
 

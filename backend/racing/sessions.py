@@ -18,7 +18,8 @@ from safetensors.numpy import save_file
 
 from backend.decoding.clock import rounded
 from backend.decoding.loop import Parts
-from backend.engines.base import Engine, Session
+from backend.engines.engine import Engine
+from backend.engines.session import Session
 from backend.errors import DerbyError
 from backend.events import Prefilled
 from backend.types import LAST_LAYER, PREFILL_CHUNK, Arrays, HiddenStates, Layers, ModelSpec

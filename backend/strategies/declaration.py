@@ -9,8 +9,8 @@ from backend.costs import Costs, PassCosts
 from backend.decoding.sampling import Sampler
 from backend.decoding.seams import Drafter
 from backend.drafters.draft_length import AdaptiveDraftLength, DraftLength
-from backend.engines.base import Engine
 from backend.engines.draft import DraftNetwork, OpenNetwork
+from backend.engines.engine import Engine
 from backend.errors import DerbyError
 from backend.libraries.library import Library
 from backend.strategies.settings import Setting

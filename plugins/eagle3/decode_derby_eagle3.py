@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from backend.drafters.network_drafter import NetworkDrafter
-from backend.engines.base import Engine, no_trained_draft
 from backend.engines.draft import DraftNetwork
+from backend.engines.engine import Engine, no_trained_draft
 from backend.errors import DerbyError
 from backend.models.files import model_folder
 from backend.strategies.declaration import DrafterInputs, Equivalent, Strategy, Values

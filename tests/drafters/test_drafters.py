@@ -21,11 +21,11 @@ from backend.decoding.sampling import DraftSampler, Sampler
 from backend.drafters.draft_length import AdaptiveDraftLength, DraftLength
 from backend.drafters.network_drafter import READ_FORCED, Hybrid, NetworkDrafter
 from backend.drafters.prompt_lookup import PromptLookup
-from backend.engines.base import Session
 from backend.engines.draft import ModelNetwork
 from backend.engines.fake import FakeEngine
 from backend.engines.heads.draft import Floats, HeadNetwork
 from backend.engines.heads.file import HeadShape
+from backend.engines.session import Session
 from backend.events import Step
 from backend.text import ByteTokenizer
 from backend.types import (

@@ -15,9 +15,15 @@ from hypothesis import strategies as st
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from backend.engines.session import Session
-from backend.engines.torch.captured import FIRST_CAPACITY, WIDTHS, capacity_for, width_for
+from backend.engines.torch.captured import (
+    FIRST_CAPACITY,
+    WIDTHS,
+    Capture,
+    capacity_for,
+    uncaptured,
+    width_for,
+)
 from backend.engines.torch.engine import TorchEngine, open_torch
-from backend.engines.torch.graphs import Capture, uncaptured
 from backend.text import ByteTokenizer
 from backend.types import Logits, ModelSpec, chain_parents
 

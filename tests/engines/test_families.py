@@ -22,12 +22,12 @@ from backend.drafters.draft_length import DraftLength
 from backend.drafters.lookahead import Lookahead, Sizes
 from backend.drafters.network_drafter import NetworkDrafter
 from backend.drafters.prompt_lookup import PromptLookup
-from backend.engines.base import Engine
 from backend.engines.draft import ModelNetwork
+from backend.engines.engine import Engine
 from backend.engines.openvino import export
-from backend.engines.openvino.compress import int4
-from backend.engines.openvino.conversion import converted
 from backend.engines.openvino.engine import OpenVINOEngine, open_openvino
+from backend.engines.openvino.export import converted
+from backend.engines.openvino.weights import int4
 from backend.engines.torch.engine import TorchEngine, open_torch
 from backend.errors import DerbyError
 from backend.events import Step

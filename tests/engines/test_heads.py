@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from races import run_solo
 
 from backend.bench.prompts import PROMPTS
-from backend.engines.heads.device import IDLE, WIDTHS, DeviceHead
 from backend.engines.heads.draft import Floats, Head, HeadNetwork, bias_of
 from backend.engines.heads.file import (
     INPUT,
@@ -27,9 +26,9 @@ from backend.engines.heads.file import (
     tensor,
     write_head,
 )
-from backend.engines.heads.network import TorchHead
 from backend.engines.heads.openvino import SETTINGS, OpenVINOHead
-from backend.engines.torch.graphs import uncaptured
+from backend.engines.heads.torch import IDLE, WIDTHS, DeviceHead, TorchHead
+from backend.engines.torch.captured import uncaptured
 from backend.models.files import model_files
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race

@@ -8,8 +8,8 @@ import pytest
 from gguf import GGMLQuantizationType, quants
 from numpy.typing import NDArray
 
-from backend.engines.openvino.compress import compressed, exact, int4, int8
 from backend.engines.openvino.core import EXACT
+from backend.engines.openvino.weights import compressed, exact, int4, int8
 from backend.errors import DerbyError
 from backend.models.builtin import BLOCK, Packed
 from backend.types import ModelSpec

@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from backend.engines.openvino.engine import EXACT
+from backend.engines.openvino.core import EXACT
 from backend.engines.openvino.export import openvino_ir
 from backend.errors import DerbyError
-from backend.models.files import model_files
-from backend.models.hub import IR
+from backend.models.files import IR, model_files
 from backend.racing.models import LoadedModels
 from backend.types import ModelSpec
 

@@ -7,8 +7,8 @@ import pytest
 from numpy.typing import NDArray
 
 from backend.engines.openvino.export import openvino_ir
-from backend.engines.openvino.merge import merge_products
-from backend.models.hub import IR
+from backend.engines.openvino.weights import merge_products
+from backend.models.files import IR
 from backend.types import ModelSpec
 
 ROWS = np.random.default_rng(0).normal(size=(1, 3, 32)).astype(np.float32)

@@ -8,7 +8,7 @@ import pytest
 from packages import install
 
 from backend.engines import registry
-from backend.engines.declaration import EngineDeclaration
+from backend.engines.engine import EngineDeclaration
 from backend.engines.fake import FAKE
 from backend.engines.registry import (
     all_precisions,
@@ -107,7 +107,7 @@ def test_opened_engines_can_do_what_was_declared() -> None:
 
 
 PARROT = """
-from backend.engines.declaration import EngineDeclaration
+from backend.engines.engine import EngineDeclaration
 from backend.engines.fake import FakeEngine
 
 PARROT = EngineDeclaration(

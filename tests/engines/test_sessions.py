@@ -12,7 +12,7 @@ from families import random_model
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from backend.engines.base import Engine
+from backend.engines.engine import Engine
 from backend.engines.fake import FakeEngine
 from backend.engines.session import Session
 from backend.errors import DerbyError
@@ -32,8 +32,8 @@ TOKENS = st.integers(17, 250)
 
 def tiny(kind: str, *, static: bool = False, **changes: Any) -> Engine:
     """A random model of transformers, over a growing cache or over fixed widths."""
+    from backend.engines.torch.captured import uncaptured
     from backend.engines.torch.engine import TorchEngine
-    from backend.engines.torch.graphs import uncaptured
 
     sizes = {"vocab_size": 257, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512}

@@ -11,8 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig
 
-from backend.engines.torch.engine import TorchEngine, open_torch
-from backend.engines.torch.loading import text_config
+from backend.engines.torch.engine import TorchEngine, open_torch, text_config
 from backend.errors import DerbyError
 from backend.types import Logits, ModelSpec, chain_parents
 

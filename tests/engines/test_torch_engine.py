@@ -8,9 +8,8 @@ import pytest
 import torch
 from families import random_model
 
-from backend.engines.torch.captured import CapturedSession
+from backend.engines.torch.captured import CapturedSession, uncaptured
 from backend.engines.torch.engine import TorchEngine, open_torch
-from backend.engines.torch.graphs import uncaptured
 from backend.engines.torch.session import FIRST_CAPACITY, Target
 from backend.errors import DerbyError
 from backend.text import ByteTokenizer

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from backend.engines.heads.file import read_head
-from backend.engines.heads.network import TorchHead
+from backend.engines.heads.torch import TorchHead
 from backend.errors import DerbyError
 from experiments import fit as fitting
 from experiments.chats import (

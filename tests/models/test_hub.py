@@ -10,9 +10,8 @@ import pytest
 
 from backend.errors import DerbyError
 from backend.limits import Limits
-from backend.models import hub as module
-from backend.models.files import gguf_file, model_files
-from backend.models.hub import HUB_ID, hub_folder
+from backend.models import files as module
+from backend.models.files import HUB_ID, gguf_file, hub_folder, model_files
 from backend.racing.models import LoadedModels
 from backend.types import ModelSpec
 

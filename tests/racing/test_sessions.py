@@ -11,8 +11,8 @@ import pytest
 from races import FAKE
 from safetensors.numpy import load_file, save_file
 
-from backend.engines.base import Session
 from backend.engines.fake import FakeEngine
+from backend.engines.session import Session
 from backend.events import Event, Prepared
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race

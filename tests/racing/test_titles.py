@@ -12,8 +12,7 @@ from hosting import never, streamed
 from backend.errors import DerbyError
 from backend.events import Failed, Finished, to_json
 from backend.form import read_race
-from backend.models.checkpoint import without_folders
-from backend.models.files import give_titles
+from backend.models.files import give_titles, without_folders
 from backend.offer import Offer, offer_of, titled
 from backend.racing.hosts import InlineHost, ProcessHost
 from backend.racing.race import Race

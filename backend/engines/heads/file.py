@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from backend.engines.base import no_trained_draft
+from backend.engines.engine import no_trained_draft
 from backend.errors import DerbyError
 from backend.types import ModelSpec
 

@@ -11,11 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from backend.engines.heads.draft import Floats, bias_of, call_seconds
+from backend.engines.heads.draft import Floats, Head, bias_of, call_seconds
 from backend.engines.heads.file import HeadFile, HeadShape, Weights, embeddings, int8_rows
 from backend.engines.openvino.core import core
 from backend.models.files import Say, model_files
 from backend.types import PREFILL_CHUNK, HiddenStates, Logits, ModelSpec
+
+#: Where a head runs whose target is on no CUDA device.
+OPENVINO = "openvino"
 
 #: Codes [O, I] and scales [O, 1] by the names of the weights.
 Matrices = dict[str, tuple[NDArray[np.int8], Floats]]
@@ -27,9 +30,24 @@ WIDTHS = (1, 4, 8, PREFILL_CHUNK)
 SETTINGS = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": "1", "INFERENCE_PRECISION_HINT": "f32"}
 
 
-def open_openvino_head(file: HeadFile, target: ModelSpec, say: Say) -> "OpenVINOHead":
-    """The head of `target`, compiled for the CPU."""
-    return OpenVINOHead(file, *embeddings(model_files(target.name, say).folder))
+def place_for(target: ModelSpec) -> str:
+    """The CUDA device that drafts for this target, as torch names it, or OPENVINO."""
+    name = target.device.lower()
+    if target.engine == "torch" and name != "cpu":
+        import torch
+
+        if torch.cuda.is_available():
+            return name if ":" in name else "cuda:0"
+    return OPENVINO
+
+
+def open_head(file: HeadFile, target: ModelSpec, place: str, say: Say) -> Head:
+    """The head of `target`, loaded. Raises DerbyError if the target's files cannot be had."""
+    if place == OPENVINO:
+        return OpenVINOHead(file, *embeddings(model_files(target.name, say).folder))
+    from backend.engines.heads.torch import open_device_head
+
+    return open_device_head(file, target, place, say)
 
 
 def int8_matrices(file: HeadFile, output: Floats) -> Matrices:

@@ -3,8 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from backend.engines.base import Engine, no_trained_draft
-from backend.engines.declaration import EngineDeclaration, Say
+from backend.engines.engine import Engine, EngineDeclaration, no_trained_draft
 from backend.engines.openvino.core import (
     BYTES,
     EXACT,
@@ -19,6 +18,7 @@ from backend.errors import DerbyError
 from backend.models.files import (
     IR,
     ModelFiles,
+    Say,
     is_ready_made,
     model_files,
     model_folder,

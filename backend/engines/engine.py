@@ -1,0 +1,104 @@
+"""An engine: what it declares without loading anything, and a loaded model that opens sessions."""
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from backend.engines.session import Session
+from backend.errors import DerbyError
+from backend.models.prepared import Say
+from backend.text import Tokenizer
+from backend.types import Guesses, Layers, ModelSpec, chain_parents
+
+NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineDeclaration:
+    """An engine, declared in its own module; heavy libraries load only within the functions.
+
+    `precisions`: the first is the default. `devices()` lists what this machine offers, the
+    default first; `device_help` says it without looking. `open(spec, say)` loads a model, an Engine
+    or a library's, and tells `say`, in sentences, what takes long; `loads_at_once` if nothing does.
+    `estimate_bytes(spec, say)` is what its weights will take in memory, known before they are
+    loaded, and `peak_bytes` what opening takes on the way (None: no more); all raise DerbyError for
+    what cannot be had.
+
+    `models` are the names of models that the engine brings itself; (): it takes any that
+    models/files.py knows. `pass_seconds(spec)` states what passes take, seconds by number of
+    rows, {} where that is not worth knowing; None: they are measured. `exact` are the precisions
+    in which a row's logits do not depend on how many rows run with it, the usual one first. A
+    `demo` stands in for a model, and is offered only where that is asked for.
+    """
+
+    name: str
+    title: str
+    precisions: tuple[str, ...]
+    devices: Callable[[], tuple[str, ...]]
+    device_help: str
+    open: Callable[[ModelSpec, Say], Any]
+    estimate_bytes: Callable[[ModelSpec, Say], int]
+    peak_bytes: Callable[[ModelSpec, Say], int] | None = None
+    models: tuple[str, ...] = ()
+    pass_seconds: Callable[[ModelSpec], Mapping[int, float]] | None = None
+    loads_at_once: bool = False
+    exact: tuple[str, ...] = ()
+    demo: bool = False
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for a declaration that the app could not show or use."""
+        named = NAME.fullmatch(self.name) and self.title and self.precisions
+        if not (named and all(self.precisions) and (self.models or not self.demo)):
+            raise ValueError(f"invalid engine {self.name!r:.60}")
+
+
+def no_trained_draft(model: object) -> DerbyError:
+    """The error where a draft would read hidden states that a model does not show, or that it was
+    not trained for.
+    """
+    return DerbyError(
+        f"No trained draft fits {model}: choose another draft, such as int4, or another engine."
+    )
+
+
+class Engine(ABC):
+    """A loaded model. One copy of the weights serves every session it opens.
+
+    `fingerprint`: equal ones mean the same weights; `weight_bytes`: the memory that they take, on
+    whatever device; `row_bytes`: what a token takes in a cache, 0: not known; `guesses`: what its
+    passes may check, as its self-test showed; `slow_at_first`: how many rows passes have of which
+    the first one is slow.
+    """
+
+    spec: ModelSpec
+    fingerprint: str
+    weight_bytes: int
+    row_bytes: int = 0
+    tokenizer: Tokenizer
+    max_context: int
+    guesses: Guesses = "trees"
+    slow_at_first: Sequence[int] = ()
+
+    @abstractmethod
+    def open(self, rows: int = 0, layers: Layers = ()) -> Session:
+        """An empty session with room for so many tokens, 0: for as many as come. It shows the
+        hidden states of these layers; the last one's need not be asked for. Raises DerbyError if
+        it cannot.
+        """
+
+    def warm_up(self) -> Iterator[None]:
+        """Run, one by one, passes of which the first one is slow."""
+        if not self.slow_at_first:
+            return
+        session = self.open()
+        for width in self.slow_at_first:
+            if width <= self.max_context:
+                session.forward([0] * width, chain_parents(width), (0,))
+                session.truncate(0)
+                yield
+        session.close()
+
+    def synchronize(self) -> None:  # noqa: B027 (most devices are done when a pass returns)
+        """Wait until the device has finished all queued work."""
