@@ -172,7 +172,7 @@ def test_a_measurement_that_fails_leaves_what_is_assumed_and_is_explained(
         raise DerbyError("The text would be 560 tokens long.\nAnd so on.")
 
     monkeypatch.setattr(module, "measure", failing)
-    said = list[str]()
-    assert costs_of(FakeEngine(spec=ModelSpec("m", "torch")), said.append).now == ASSUMED
-    assert "(The text would be 560 tokens long)" in said[1]
+    sentences = list[str]()
+    assert costs_of(FakeEngine(spec=ModelSpec("m", "torch")), sentences.append).now == ASSUMED
+    assert "(The text would be 560 tokens long)" in sentences[1]
     assert not list(tmp_path.rglob("*.json")), "the next race tries again"

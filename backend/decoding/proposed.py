@@ -35,6 +35,7 @@ def proposed(
     tokens, parents = proposal.tokens[:drafted], proposal.parents[:drafted]
     cut = _cut(offered, tokens)
     names = [*proposal.proposers[:drafted], *(offered.proposers[i] for i in cut)]
+    scratch = iter(proposal.tokens[drafted:])  # level by level
     path = list(step.verdict.rows[: len(step.tokens)])
     return Proposed(
         column,
@@ -44,7 +45,7 @@ def proposed(
         path,
         piece(step.tokens[-1]) if len(step.tokens) > len(path) else "",
         len(cut),
-        _window(proposal, piece),
+        [[piece(token) for token in islice(scratch, size)] for size in proposal.levels],
         [int(np.count_nonzero(row)) for row in step.allowed],
         _top(step, request, piece) if request.top else [],
     )
@@ -57,12 +58,6 @@ def _cut(offered: Proposal, verified: Sequence[int]) -> list[int]:
         if i - len(cut) >= len(verified) or verified[i - len(cut)] != token:
             cut.append(i)
     return cut
-
-
-def _window(proposal: Proposal, piece: Callable[[int], str]) -> list[list[str]]:
-    """The scratch tokens, level by level."""
-    scratch = iter(proposal.tokens[proposal.drafted :])
-    return [[piece(token) for token in islice(scratch, size)] for size in proposal.levels]
 
 
 def _top(step: Verified, request: Request, piece: Callable[[int], str]) -> list[list[list[Any]]]:

@@ -86,13 +86,6 @@ def probabilities(scores: Logits, sampling: Sampling) -> NDArray[np.float32]:
     return weights
 
 
-def noised(scores: Logits, sampling: Sampling, gumbel: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Scores whose largest is a draw from float32 logits [V] (-inf: ruled out) at temperature > 0,
-    with noise float64 [V].
-    """
-    return truncate(scores, sampling) / np.float64(sampling.temperature) + gumbel
-
-
 def truncate(scores: Logits, sampling: Sampling) -> Logits:
     """The scores [V] with -inf where top-k, top-p or min-p, one after the other, rule a token out.
 
@@ -110,9 +103,9 @@ def truncate(scores: Logits, sampling: Sampling) -> Logits:
         heavy = np.flatnonzero(weights > (1 - sampling.top_p) * total / weights.size)
         order = heavy[np.argsort(-weights[heavy], kind="stable")]
         sums = np.cumsum(weights[order], dtype=np.float64)
-        kept = order[sums - weights[order] < sampling.top_p * total]
+        nucleus = order[sums - weights[order] < sampling.top_p * total]
         limited = np.full_like(scores, -np.inf)
-        limited[kept] = scores[kept]
+        limited[nucleus] = scores[nucleus]
         scores = limited
     if sampling.min_p > 0:
         odds = (scores - scores.max()) / np.float32(sampling.temperature)
@@ -161,10 +154,12 @@ class Sampler:
         among: NDArray[np.int64] | None = None,
         size: int = 0,
     ) -> NDArray[np.floating]:
+        """Scores whose largest is the token: a draw from the logits (-inf: ruled out)."""
         if self.sampling.temperature < COLDEST:
             return scores
         gumbel = self._noise(self.sampling.seed, position, size or scores.size)
-        return noised(scores, self.sampling, gumbel if among is None else gumbel[among])
+        heated = truncate(scores, self.sampling) / np.float64(self.sampling.temperature)
+        return heated + (gumbel if among is None else gumbel[among])
 
 
 def _top(scores: NDArray[np.floating]) -> Choice:

@@ -1,4 +1,1 @@
-"""Proposes tokens: prompt lookup, a draft model, a trained head, hybrid, lookahead.
-
-Also how much of what they guess is verified. Knows neither strategies nor what loads models.
-"""
+"""Proposes tokens, and decides how many are verified. Knows neither strategies nor engines."""

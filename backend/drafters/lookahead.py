@@ -27,9 +27,6 @@ from backend.costs import PassCosts
 from backend.decoding.seams import UNDECIDED, Decision, Drafter
 from backend.types import Outcome, Proposal
 
-#: Tokens whose continuations a pool holds.
-POOL = 8192
-
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
@@ -97,9 +94,7 @@ def choose_sizes(costs: PassCosts, model: str) -> tuple[Sizes, Decision]:
 
 
 class NgramPool:
-    """For each token, the G most recent (N - 1)-token continuations seen after it; and of tokens,
-    the POOL ones that were added to last.
-    """
+    """For each token, the G most recent (N - 1)-token continuations seen after it."""
 
     def __init__(self, level: int, guesses: int) -> None:
         self._level = level
@@ -108,10 +103,7 @@ class NgramPool:
 
     def add(self, ngram: Sequence[int]) -> None:
         """Remember one N-gram; a repeated one becomes the youngest."""
-        known = self._after.pop(ngram[0], {})
-        self._after[ngram[0]] = known
-        if len(self._after) > POOL:
-            del self._after[next(iter(self._after))]
+        known = self._after.setdefault(ngram[0], {})
         guess = tuple(ngram[1:])
         known.pop(guess, None)
         known[guess] = None

@@ -133,8 +133,8 @@ class NetworkDrafter(Drafter):
         if draws:
             # Leaving out a token for what it is would be drawing from another distribution than the
             # one that verification is told of.
-            made = Proposal.chain(path, calls)
-            return replace(made, draws=draws, by=(self.by,) * len(path))
+            chain = Proposal.chain(path, calls)
+            return replace(chain, draws=draws, by=(self.by,) * len(path))
         return self._draft_length.proposal(self._guesses, calls)
 
     def _choose(self, logits: Logits, context: Sequence[int], path: Path) -> Pair:

@@ -4,8 +4,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -27,6 +25,9 @@ FAMILIES: dict[str, tuple[Any, Any]] = {
     "llama": (LlamaDecoderLayer, LlamaConfig),
     "qwen3": (Qwen3DecoderLayer, Qwen3Config),
 }
+
+#: What a pass takes, before rounds show it.
+SECONDS = 2e-3
 
 #: Weights that only training needs, or that repeat the map of the vocabulary.
 UNUSED = ("t2d", "mask_hidden", "verifier_norm.", "verifier_lm_head.")
@@ -56,19 +57,18 @@ class DraftFiles:
 
     def weights(self) -> dict[str, Tensor]:
         """Those of its files by their names here. Raises DerbyError if they cannot be read."""
-        found: dict[str, Tensor] = {}
+        weights: dict[str, Tensor] = {}
         try:
             for path in sorted(self.folder.glob("*.safetensors")):
                 with safe_open(path, "pt") as file:
                     for name in file.keys():  # noqa: SIM118 (it is no mapping)
-                        if not name.startswith(
-                            UNUSED
-                        ):  # its authors call the first layer otherwise
+                        if not name.startswith(UNUSED):
+                            # Its authors call the first layer otherwise.
                             ours = name.replace("midlayer.", "layers.0.", 1)
-                            found[ours] = file.get_tensor(name)
+                            weights[ours] = file.get_tensor(name)
         except (OSError, SafetensorError) as error:
             raise self.unfit(str(error)) from error
-        return found
+        return weights
 
 
 def unfit(folder: Path, reason: str) -> DerbyError:
@@ -152,10 +152,10 @@ class Eagle3(nn.Module):
 
         `hidden` [1, n, D]: of the token before each of `tokens` [1, n].
         """
-        n, held = tokens.shape[1], cache.get_seq_length()
+        n, cached = tokens.shape[1], cache.get_seq_length()
         positions = torch.arange(start, start + n, device=hidden.device)[None]
-        mask = torch.full((n, held + n), torch.finfo(hidden.dtype).min).triu(held + 1)
-        given: dict[str, Any] = {
+        mask = torch.full((n, cached + n), torch.finfo(hidden.dtype).min).triu(cached + 1)
+        inputs: dict[str, Any] = {
             "attention_mask": mask[None, None].to(hidden) if n > 1 else None,
             "position_embeddings": self.rotary(hidden, positions),
             "past_key_values": cache,
@@ -164,20 +164,18 @@ class Eagle3(nn.Module):
         first: Any = self.layers[0]
         seen = first.hidden_norm(hidden)
         x = torch.cat([first.input_layernorm(self.embed_tokens(tokens)), seen], -1)
-        attended, _ = first.self_attn(hidden_states=x, **given)
+        attended, _ = first.self_attn(hidden_states=x, **inputs)
         x = (seen if before_residual else hidden) + attended
         x = x + first.mlp(first.post_attention_layernorm(x))
         for layer in self.layers[1:]:
-            x = layer(x, position_ids=positions, **given)
+            x = layer(x, position_ids=positions, **inputs)
         last = x[:, -1:]
         normed = self.norm(last)
         return self.lm_head(normed)[0].float(), normed if normed_output else last
 
 
 class LoadedDraft:
-    """A draft beside its target; it holds no text. `seconds`: what a pass takes, on average."""
-
-    seconds = 0.0
+    """A draft beside its target; it holds no text."""
 
     def __init__(self, folder: Path, model: Any) -> None:
         """`model`: the target's transformers model, whose embeddings and output projection stand in
@@ -208,32 +206,18 @@ class LoadedDraft:
         if made_for != self.states:
             raise draft.unfit(f"{made_for} hidden numbers of {self.states}")
         try:
-            found = self.module.load_state_dict(weights, strict=False, assign=True)
-            wrong = [*found.missing_keys, *found.unexpected_keys]
+            keys = self.module.load_state_dict(weights, strict=False, assign=True)
+            wrong = [*keys.missing_keys, *keys.unexpected_keys]
         except RuntimeError as error:
             wrong = [str(error).splitlines()[-1].strip()]
         if wrong:
             raise draft.unfit(", ".join(wrong[:3]))
         self.module.placed(embedding, output, like)
         self.device, self.dtype = like.device, like.dtype
-        self.seconds = self._measured()
 
     def open(self) -> "Eagle3Network":
         """A network for a new text."""
         return Eagle3Network(self)
-
-    def _measured(self, repeats: int = 20) -> float:
-        """A pass as rounds make them: the first over a few rows, then single ones."""
-        network, states = self.open(), np.zeros((3, self.states), np.float32)
-        times: list[tuple[float, float]] = []
-        for _ in range(repeats):
-            begun = perf_counter()
-            network.read(0, [0] * 3, states, wanted=True)
-            between = perf_counter()
-            network.guess(3, 0)
-            times.append((between - begun, perf_counter() - between))
-            network.rewind(0)
-        return sum(median(part) for part in zip(*times[repeats // 2 :], strict=True)) / 2
 
 
 class Eagle3Network(DraftNetwork):
@@ -242,7 +226,7 @@ class Eagle3Network(DraftNetwork):
     name = "EAGLE-3"
 
     def __init__(self, draft: LoadedDraft) -> None:
-        self.title, self.seconds = "EAGLE-3 draft", draft.seconds
+        self.title, self.seconds = "EAGLE-3 draft", SECONDS
         self.layers, self.vocabulary = draft.reads, draft.vocabulary
         self._draft, self._cache = draft, DynamicCache()
         self._first = self._end = 0  # positions of the cache's first row, and behind its last one
@@ -255,8 +239,8 @@ class Eagle3Network(DraftNetwork):
         if position != self._end:  # what lies between was never shown
             self._cache, self._first, self._end = DynamicCache(), position, position
         draft = self._draft
-        given = torch.from_numpy(np.ascontiguousarray(states))[None].to(draft.device, draft.dtype)
-        logits = self._pass(draft.module.fused(given), tokens)
+        hidden = torch.from_numpy(np.ascontiguousarray(states))[None].to(draft.device, draft.dtype)
+        logits = self._pass(draft.module.fused(hidden), tokens)
         return logits if wanted else logits[:0]
 
     @torch.inference_mode()

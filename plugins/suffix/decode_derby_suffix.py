@@ -130,12 +130,12 @@ class SuffixDecoding(Drafter):
         lengths = {token: [match.length for match in some] for token, some in behind.items()}
         kinds = {token: kind_of(token, lengths, len(path)) for token in lengths}
         best = sorted(kinds, key=lambda token: self.acceptance[kinds[token]], reverse=True)
-        left = reached
+        rest = reached
         for token in best:
-            chance = self.acceptance[kinds[token]] * left
+            chance = self.acceptance[kinds[token]] * rest
             if chance < LEAST:
                 break
-            left -= chance
+            rest -= chance
             self.guesses.append(Guess((*path, token), chance, kinds[token], "suffix"))
             self._grow((*path, token), chance, behind[token])
 

@@ -80,8 +80,8 @@ def test_the_accepted_path_is_what_the_step_drafted(temperature: float) -> None:
         assert len(steps) == len(column.steps)
         for step, proposal in steps:
             check(step, proposal, PIECE)
-            shown = "".join(text for _, text in step.spans)
-            assert "".join(proposal.committed).removesuffix("<eos>") == shown, name
+            text = "".join(text for _, text in step.spans)
+            assert "".join(proposal.committed).removesuffix("<eos>") == text, name
             window = sum(map(len, proposal.window))
             assert step.rows >= 1 + len(proposal.tokens) + window
         by = {who for _, proposal in steps for who in proposers(proposal)}
@@ -136,12 +136,12 @@ def test_a_branch_that_a_grammar_rules_out_keeps_its_proposer() -> None:
     constraint = compile_grammar(LOOPS, ENGINE.tokenizer)
     names = ("one", "two", "three", "four", "five")
     offered = Proposal(tuple(b"x<yhl"), (-1, -1, 0, 1, 1), by=names)
-    kept = constraint.cut(offered)
+    legal = constraint.cut(offered)
     logits = np.zeros((4, 257), dtype=np.float32)
-    allowed = constraint.masks_along(kept).allowed
+    allowed = constraint.masks_along(legal).allowed
     verdict = Verdict((0, 2), tuple(Choice(token, 1.0) for token in b"<li"))
-    done = Verified(offered, kept, logits, allowed, verdict, tuple(b"<li"))
-    proposal = proposed(0, done, Request("x"), PIECE)
+    verified = Verified(offered, legal, logits, allowed, verdict, tuple(b"<li"))
+    proposal = proposed(0, verified, Request("x"), PIECE)
     assert (proposal.tokens, proposal.cut, proposal.parents) == (list("<hlxy"), 2, [-1, 0, 0])
     assert proposers(proposal) == ["two", "four", "five", "one", "three"]
     assert (proposal.path, proposal.chosen, proposal.allowed) == ([0, 2], "i", [1, 2, 1, 1])

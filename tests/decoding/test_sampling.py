@@ -76,14 +76,14 @@ def slow_truncate(scores: Sequence[float], wanted: Sampling) -> tuple[set[int], 
     if wanted.top_p == 1:
         return set(left), 1.0
     weights = {i: exp((scores[i] - max(scores)) / wanted.temperature) for i in left}
-    total, running, kept, nearest = sum(weights.values()), 0.0, set(), 1.0
+    total, running, nucleus, nearest = sum(weights.values()), 0.0, set(), 1.0
     for i in sorted(left, key=lambda i: (-scores[i], i)):
         nearest = min(nearest, abs(running / total - wanted.top_p))
         if running >= wanted.top_p * total:
             break
-        kept.add(i)
+        nucleus.add(i)
         running += weights[i]
-    return kept, nearest
+    return nucleus, nearest
 
 
 @given(
@@ -100,12 +100,12 @@ def test_top_k_and_top_p_leave_what_the_definition_leaves(
 ) -> None:
     assume(max(scores) > -np.inf)
     wanted = Sampling(temperature, top_k, top_p)
-    kept, nearest = slow_truncate(scores, wanted)
+    nucleus, nearest = slow_truncate(scores, wanted)
     assume(nearest > 1e-5)  # otherwise float32 may decide either way
     logits = np.array(scores, np.float32)
-    found = truncate(logits, wanted)
-    assert {int(i) for i in np.flatnonzero(found > -np.inf)} == kept
-    assert all(found[i] == logits[i] for i in kept)
+    truncated = truncate(logits, wanted)
+    assert {int(i) for i in np.flatnonzero(truncated > -np.inf)} == nucleus
+    assert all(truncated[i] == logits[i] for i in nucleus)
     assert np.array_equal(logits, np.array(scores, np.float32)), "the logits were changed"
 
 
@@ -173,8 +173,8 @@ def test_only_allowed_tokens_are_ever_chosen(
     if temperature in (0.0, 1e-50, 1e-9):
         assert ruled[choice.token] == max(ruled)
     elif temperature > 0:
-        kept, nearest = slow_truncate(ruled, wanted)
-        assert choice.token in kept or nearest < 1e-5
+        nucleus, nearest = slow_truncate(ruled, wanted)
+        assert choice.token in nucleus or nearest < 1e-5
 
 
 # Verification -----------------------------------------------------------------------------------

@@ -75,10 +75,10 @@ def test_the_rule_comes_to_the_highest_rate_on_known_costs(chance: float, call: 
     for _ in range(300):
         depth = next(n for n in range(17) if not draft_length.extends(n, chance ** (n + 1)))
         expected = sum(chance**i for i in range(depth + 1))
-        made = outcome(depth, 0, depth)
+        result = outcome(depth, 0, depth)
         for _ in range(3):  # as many tokens as are expected, on average
             tokens = range(round(expected))
-            draft_length.learn(replace(made, tokens=tuple(tokens), draft_seconds=depth * call))
+            draft_length.learn(replace(result, tokens=tuple(tokens), draft_seconds=depth * call))
     assert per_second(depth) > 0.9 * max(per_second(k) for k in range(17))
 
 
@@ -143,16 +143,16 @@ def test_only_what_was_decided_is_learnt() -> None:
 @pytest.mark.parametrize(("call", "most"), [(0.4, 0.3), (3.0, 0.1), (12.0, 0.0)])
 def test_a_draft_that_is_never_right_is_asked_once_in_a_while(call: float, most: float) -> None:
     drafter = drafting(FakeEngine(), AdaptiveDraftLength(CURVE, call, 8))
-    text, asked = list(PROMPT), list[bool]()
+    text, calls = list(PROMPT), list[bool]()
     for _ in range(400):
         proposal = drafter.propose(text, 99)
         wrong = (proposal.tokens[0] + 1) % 200 if proposal.tokens else 7
-        made = Outcome((wrong,), 0, proposal, NO_LOGITS, proposal.calls * call)  # type: ignore[arg-type]
-        drafter.observe(made)
-        asked.append(proposal.calls > 0)
+        result = Outcome((wrong,), 0, proposal, NO_LOGITS, proposal.calls * call)  # type: ignore[arg-type]
+        drafter.observe(result)
+        calls.append(proposal.calls > 0)
         text.append(wrong)
-    assert sum(asked[100:]) / 300 <= most
-    assert any(asked[100:]) or not most, "it may have become right"
+    assert sum(calls[100:]) / 300 <= most
+    assert any(calls[100:]) or not most, "it may have become right"
 
 
 @given(

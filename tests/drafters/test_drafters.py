@@ -95,7 +95,7 @@ def cached(session: Session) -> list[int]:
 
 
 class Watched(NetworkDrafter):
-    """Records every round: what was drafted and how many passes the draft made for it."""
+    """Records every round: what was drafted and how many passes the draft reader for it."""
 
     def __init__(self, engine: FakeEngine, sampler: DraftSampler, k: int) -> None:
         self.engine, self.k, self.session = engine, k, engine.open()
@@ -137,18 +137,18 @@ def test_a_round_of_k_tokens_costs_k_draft_forwards_whatever_came_before(
     target = FakeEngine(vocab_size=200)
     sampling = Sampling(temperature, seed=8)
     drafter = watched(target, amount, k, sampling)
-    found = run(target, Request("x", max_new_tokens=90, sampling=sampling), drafter)
+    column = run(target, Request("x", max_new_tokens=90, sampling=sampling), drafter)
     assert all(forwards == drafted for drafted, forwards, _ in drafter.rounds)
     assert tuple(chain.from_iterable(drafter.chunks)) == PROMPT, "the prompt is read once"
     # Catching up costs a row more after full acceptance, never a pass more.
-    for (drafted, _, rows), before in zip(drafter.rounds[1:], found.steps[1:], strict=False):
+    for (drafted, _, rows), before in zip(drafter.rounds[1:], column.steps[1:], strict=False):
         caught_up = before.accepted == before.drafted
         assert rows == drafted + caught_up or not drafted
     shares = {0.0: 1.0, 0.5: 0.9, None: 0.7}
-    assert found.score.acceptance <= shares[amount]
+    assert column.score.acceptance <= shares[amount]
     if amount == 0.0:
-        assert found.score.acceptance == 1
-        assert len(found.steps) == 1 + -(-89 // (k + 1))
+        assert column.score.acceptance == 1
+        assert len(column.steps) == 1 + -(-89 // (k + 1))
 
 
 def test_only_what_departs_from_the_cache_is_read_again() -> None:
@@ -198,12 +198,12 @@ def test_a_draft_with_fewer_positions_stops_drafting_and_the_text_goes_on(
     draft = drafting(model, length)
     drafter = Hybrid(PromptLookup(length, 3), draft, length) if hybrid else draft
     request = Request("x", max_new_tokens=90)
-    found = run(engine, request, drafter)
-    assert found.tokens == naive(engine, PROMPT, request)
+    column = run(engine, request, drafter)
+    assert column.tokens == naive(engine, PROMPT, request)
     drafter.conclude()
     assert f"at most {positions} tokens" in drafter.decision.declined[0]
     if positions > len(PROMPT):
-        assert found.score.drafted > 0
+        assert column.score.drafted > 0
 
 
 # A head, which reads the target's hidden states too ----------------------------------------------
@@ -222,7 +222,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, int, tuple[float, float]]] = []  # position, token, state
-        self.seen: list[set[int]] = []  # positions that each row saw, its own included
+        self.views: list[set[int]] = []  # positions that each row saw, its own included
 
     def open(self) -> "Recorder":
         self.slots = np.full(SHAPE.slots + 1, -1)
@@ -237,9 +237,9 @@ class Recorder:
     ) -> tuple[Logits, Floats]:
         for i, (token, position) in enumerate(zip(tokens, positions.tolist(), strict=True)):
             self.rows.append((position, token, tuple(features[i].tolist())))
-            seen = [*self.slots[visible[i]].tolist(), *positions[: i + 1].tolist()]
-            assert len(set(seen)) == len(seen), "no position twice"
-            self.seen.append(set(seen))
+            view = [*self.slots[visible[i]].tolist(), *positions[: i + 1].tolist()]
+            assert len(set(view)) == len(view), "no position twice"
+            self.views.append(set(view))
         self.slots[positions % SHAPE.slots] = positions
         logits = np.zeros((1, 200), dtype=np.float32)
         logits[0, (tokens[-1] + 1) % 200] = 5.0
@@ -257,13 +257,13 @@ class Reading:
     head: Recorder
     session: Session
 
-    def commit(self, tokens: Sequence[int], kept: Sequence[int]) -> None:
+    def commit(self, tokens: Sequence[int], rows: Sequence[int]) -> None:
         """As the context does."""
         assert self.drafter.states is not None
         self.session.forward(tokens, chain_parents(len(tokens)), ())
-        states = self.session.hidden_states()[list(kept)]
+        states = self.session.hidden_states()[list(rows)]
         self.drafter.states.add(self.session.length, states)
-        self.session.keep(kept)
+        self.session.keep(rows)
 
     def truncate(self, length: int) -> None:
         assert self.drafter.states is not None
@@ -286,68 +286,70 @@ def reading(k: int, length: AdaptiveDraftLength | None = None) -> Reading:
 
 
 def test_it_reads_the_text_once_and_drafts_from_its_own_guesses() -> None:
-    made = reading(3)
+    reader = reading(3)
     text = list(PROMPT[:10])
-    made.commit(text[:9], range(9))  # the last token is never computed yet
-    proposal = made.drafter.propose(text, 8)
+    reader.commit(text[:9], range(9))  # the last token is never computed yet
+    proposal = reader.drafter.propose(text, 8)
     last = text[-1]
     assert proposal.tokens == (last + 1, last + 2, last + 3)
     assert proposal.calls == 3
-    assert made.read[:9] == [(i, text[i]) for i in range(1, 10)]
-    fed = [state for _, _, state in made.head.rows[:9]]
+    assert reader.read[:9] == [(i, text[i]) for i in range(1, 10)]
+    fed = [state for _, _, state in reader.head.rows[:9]]
     assert fed == [(i - 1.0, float(text[i - 1])) for i in range(1, 10)]
-    assert made.head.rows[9:] == [(10, last + 1, OWN), (11, last + 2, OWN)]
+    assert reader.head.rows[9:] == [(10, last + 1, OWN), (11, last + 2, OWN)]
     # The target took one guess and its own next token: only these are new to the head.
-    made.commit([last, *proposal.tokens], [0, 1])
-    made.drafter.observe(Outcome((last + 1, 50), 1, proposal, np.zeros((0, 1), np.float32)))
+    reader.commit([last, *proposal.tokens], [0, 1])
+    reader.drafter.observe(Outcome((last + 1, 50), 1, proposal, np.zeros((0, 1), np.float32)))
     text += [last + 1, 50]
-    made.head.rows.clear()
-    made.drafter.propose(text, 8)
-    assert made.read[:2] == [(10, last + 1), (11, 50)]
-    assert made.head.rows[0][2] == (9.0, float(last)), "the guess's state gave way to the true one"
-    assert all({10, 11} & seen for seen in made.head.seen[-3:])
+    reader.head.rows.clear()
+    reader.drafter.propose(text, 8)
+    assert reader.read[:2] == [(10, last + 1), (11, 50)]
+    assert reader.head.rows[0][2] == (9.0, float(last)), (
+        "the guess's state gave way to the true one"
+    )
+    assert all({10, 11} & view for view in reader.head.views[-3:])
 
 
 @pytest.mark.parametrize("count", [1, 2, READ_FORCED, READ_FORCED + 1])
 def test_behind_forced_tokens_it_goes_on_from_its_own_hidden_states(count: int) -> None:
     """The target has computed none of them; once it has, its own take the place of the guesses."""
-    made = reading(2)
+    reader = reading(2)
     text, forced = list(PROMPT[:10]), [70, 90, 110, 130, 150][:count]
-    made.commit(text[:9], range(9))
-    proposal = made.drafter.propose([*text, *forced], 8)
+    reader.commit(text[:9], range(9))
+    proposal = reader.drafter.propose([*text, *forced], 8)
     if count > READ_FORCED:
         assert not proposal.tokens
-        assert not made.head.rows, "so many passes cost more than they can earn"
+        assert not reader.head.rows, "so many passes cost more than they can earn"
         return
     assert proposal.tokens == (forced[-1] + 1, forced[-1] + 2)
     assert proposal.calls == count + 2
     behind = [(10 + i, token, OWN) for i, token in enumerate([*forced, forced[-1] + 1])]
-    assert made.head.rows[9:] == behind
-    made.commit([text[-1], *forced, *proposal.tokens], range(1 + count))
+    assert reader.head.rows[9:] == behind
+    reader.commit([text[-1], *forced, *proposal.tokens], range(1 + count))
     tokens = (*forced, 50)
     outcome = Outcome(tokens, count, proposal.behind(forced), np.zeros((0, 1), np.float32))
-    made.drafter.observe(outcome)
-    made.head.rows.clear()
-    made.drafter.propose([*text, *tokens], 8)
-    assert made.read[: count + 1] == [(10 + i, token) for i, token in enumerate(tokens)]
-    assert all(state[0] >= 0 for _, _, state in made.head.rows[: count + 1])
+    reader.drafter.observe(outcome)
+    reader.head.rows.clear()
+    reader.drafter.propose([*text, *tokens], 8)
+    assert reader.read[: count + 1] == [(10 + i, token) for i, token in enumerate(tokens)]
+    assert all(state[0] >= 0 for _, _, state in reader.head.rows[: count + 1])
 
 
 @pytest.mark.parametrize("k", [1, 2, 5, WINDOW + 3])
 @given(accepted=st.lists(st.integers(0, 4), min_size=1, max_size=12))
 @settings(max_examples=25, deadline=None)
 def test_rejected_guesses_push_nothing_out_of_the_window(k: int, accepted: list[int]) -> None:
-    made = reading(k)
+    reader = reading(k)
     text = list(range(30))
-    made.commit(text[:-1], range(29))
+    reader.commit(text[:-1], range(29))
     for right in accepted:
-        fed = len(made.head.rows)
-        proposal = made.drafter.propose(text, k)
-        for (position, _), seen in zip(made.read[fed:], made.head.seen[fed:], strict=True):
-            assert seen == set(range(max(1, 30 - WINDOW, position + 1 - WINDOW), position + 1))
-        kept = proposal.tokens[:right]
-        made.commit([text[-1], *proposal.tokens], range(1 + len(kept)))
-        text += [*kept, 250]
+        fed = len(reader.head.rows)
+        proposal = reader.drafter.propose(text, k)
+        for (position, _), view in zip(reader.read[fed:], reader.head.views[fed:], strict=True):
+            assert view == set(range(max(1, 30 - WINDOW, position + 1 - WINDOW), position + 1))
+        committed = proposal.tokens[:right]
+        reader.commit([text[-1], *proposal.tokens], range(1 + len(committed)))
+        text += [*committed, 250]
 
 
 def test_the_prompt_is_read_before_the_first_token_and_never_again() -> None:
@@ -355,25 +357,25 @@ def test_the_prompt_is_read_before_the_first_token_and_never_again() -> None:
     engine = FakeEngine(vocab_size=200)
     prompt = (PROMPT * 3)[:150]
     for text in (prompt, prompt[:10], prompt[:1]):
-        made = reading(3)
-        parts = Parts(engine.open(), engine.tokenizer, Sampler(Sampling()), Clock(), made.drafter)
+        reader = reading(3)
+        parts = Parts(engine.open(), engine.tokenizer, Sampler(Sampling()), Clock(), reader.drafter)
         events = decode(0, text, Request("x", max_new_tokens=20), parts)
-        first = next(len(made.head.rows) for event in events if isinstance(event, Step))
-        beginning = [position for position, _ in made.read[:first]]
+        first = next(len(reader.head.rows) for event in events if isinstance(event, Step))
+        beginning = [position for position, _ in reader.read[:first]]
         assert beginning == list(range(max(1, len(text) + 1 - WINDOW), len(text)))
         list(events)
-        assert min(position for position, _ in made.read[first:]) == len(text)
+        assert min(position for position, _ in reader.read[first:]) == len(text)
 
 
 def test_hidden_states_follow_the_text() -> None:
-    made = reading(1)
-    states = made.drafter.states
+    reader = reading(1)
+    states = reader.drafter.states
     assert states is not None
-    made.commit(range(300), range(300))  # more than is reserved at first
-    made.commit([1, 2, 3], [0])
+    reader.commit(range(300), range(300))  # more than is reserved at first
+    reader.commit([1, 2, 3], [0])
     assert (states.start, states.end) == (0, 301)
     assert states.since(298).tolist() == [[298, 298], [299, 299], [300, 1]]
-    made.truncate(299)
+    reader.truncate(299)
     assert states.since(298).tolist() == [[298, 298]]
     states.add(400, np.zeros((1, 2), np.float32))
     with pytest.raises(RuntimeError, match="known from 400"):
@@ -384,14 +386,14 @@ def test_hidden_states_follow_the_text() -> None:
 
 
 def test_a_hybrid_looks_up_where_that_is_usually_right_and_asks_its_draft_elsewhere() -> None:
-    made, draft_length = reading(2), DraftLength(2)
-    hybrid = Hybrid(PromptLookup(draft_length, 3), made.drafter, draft_length)
+    reader, draft_length = reading(2), DraftLength(2)
+    hybrid = Hybrid(PromptLookup(draft_length, 3), reader.drafter, draft_length)
     loop = [5, 6, 7] * 6
-    made.commit(loop[:-1], range(len(loop) - 1))
+    reader.commit(loop[:-1], range(len(loop) - 1))
     assert hybrid.propose(loop, 9).tokens == (5, 6)
-    assert not made.head.rows, "the draft was not asked"
+    assert not reader.head.rows, "the draft was not asked"
     fresh = [*loop, 150]
-    made.commit([loop[-1]], [0])
+    reader.commit([loop[-1]], [0])
     proposal = hybrid.propose(fresh, 9)
     assert proposal.tokens == (151, 152)
     assert proposal.calls == 2
@@ -399,15 +401,15 @@ def test_a_hybrid_looks_up_where_that_is_usually_right_and_asks_its_draft_elsewh
 
 def test_a_draft_that_was_not_believed_learns_all_the_same() -> None:
     draft_length = AdaptiveDraftLength(PassCosts((1, 2, 16), (1.0, 1.1, 3.0)), 0.2, 4)
-    made = reading(1)
-    hybrid = Hybrid(PromptLookup(draft_length, 3), made.drafter, draft_length)
-    text, before = list(range(20)), made.drafter.first_token_acceptance
+    reader = reading(1)
+    hybrid = Hybrid(PromptLookup(draft_length, 3), reader.drafter, draft_length)
+    text, before = list(range(20)), reader.drafter.first_token_acceptance
     for step in range(12):
-        held = made.session.length
-        made.commit(text[held:-1], range(len(text) - 1 - held))
+        length = reader.session.length
+        reader.commit(text[length:-1], range(len(text) - 1 - length))
         proposal = hybrid.propose(text, 9)
         assert proposal.calls == 1, step
         token = 199 - step  # never what the head drafts
         hybrid.observe(Outcome((token,), 0, proposal, np.zeros((0, 1), np.float32)))
         text.append(token)
-    assert made.drafter.first_token_acceptance < before / 2
+    assert reader.drafter.first_token_acceptance < before / 2

@@ -43,13 +43,13 @@ class Recorded(Lookahead):
     def propose(self, context: Sequence[int], budget: int) -> Proposal:
         proposal = super().propose(context, budget)
         guesses = [guess[:budget] for guess in self._pool.guesses(context[-1])]
-        self.asked = tuple(context), guesses, proposal
+        self.latest = tuple(context), guesses, proposal
         return proposal
 
     def observe(self, outcome: Outcome) -> None:
         super().observe(outcome)
         if outcome.proposal.feedback:
-            self.rounds.append(Round(*self.asked, outcome))
+            self.rounds.append(Round(*self.latest, outcome))
 
 
 def recorded(

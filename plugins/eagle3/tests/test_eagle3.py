@@ -60,15 +60,15 @@ def assert_like_speculators(folder: Path, target: TorchEngine, name: str) -> Non
     reference = load_file(PUBLISHED / f"{name}.safetensors")
     tokens, states = reference["tokens"].tolist(), reference["states"].numpy()
     logits = reference["logits"].numpy()  # [step, place, V']
-    network, held = LoadedDraft(folder, target.model).open(), 0
+    network, start = LoadedDraft(folder, target.model).open(), 0
     for end in (1, 2, 5, 6, 10):  # read in parts, each after guesses that are forgotten
-        found = network.read(held, tokens[held:end], states[held:end], wanted=True)
-        assert np.abs(found[0] - logits[0, end - 1]).max() < 1e-5
+        computed = network.read(start, tokens[start:end], states[start:end], wanted=True)
+        assert np.abs(computed[0] - logits[0, end - 1]).max() < 1e-5
         for step in (1, 2):
-            found = network.guess(end + step - 1, tokens[end + step - 1])
-            assert np.abs(found[0] - logits[step, end - 1]).max() < 1e-5
+            computed = network.guess(end + step - 1, tokens[end + step - 1])
+            assert np.abs(computed[0] - logits[step, end - 1]).max() < 1e-5
         network.rewind(end)
-        held = end
+        start = end
     network.close()
 
 
@@ -94,15 +94,15 @@ def test_a_draft_in_its_authors_format_is_the_same(target: TorchEngine, tmp_path
 def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
     """A model, and a draft for it in the format of the authors and in that of `speculators`."""
     root = tmp_path_factory.mktemp("eagle")
-    model, size, kept = make(root / "model"), 32, 200
+    model, size, count = make(root / "model"), 32, 200
     table = load_file(model / "model.safetensors")["model.embed_tokens.weight"]
-    ids = torch.arange(VOCABULARY)[-kept:]
+    ids = torch.arange(VOCABULARY)[-count:]
     torch.manual_seed(1)
     rest = {
         "fc.weight": 0.1 * torch.randn(size, 3 * size),
         "norm.weight": torch.ones(size),
         "lm_head.weight": table[ids],
-        "d2t": ids - torch.arange(kept),
+        "d2t": ids - torch.arange(count),
     }
     layer = {
         "input_layernorm.weight": torch.ones(size),
@@ -171,9 +171,8 @@ def test_every_row_is_read_with_the_states_of_the_token_before_it(
     read = Eagle3Network.read
 
     def noted(self: Eagle3Network, position: int, tokens: Any, states: Any, *, wanted: bool) -> Any:
-        if position:  # the draft is timed at the text's beginning
-            rows = zip(tokens, states, strict=True)
-            seen.update({position + i: row for i, row in enumerate(rows)})
+        rows = zip(tokens, states, strict=True)
+        seen.update({position + i: row for i, row in enumerate(rows)})
         return read(self, position, tokens, states, wanted=wanted)
 
     monkeypatch.setattr(Eagle3Network, "read", noted)
@@ -212,8 +211,8 @@ def test_what_no_column_can_draft_with_is_one_sentence(
     config = json.loads((draft / "config.json").read_text())
     weights = load_file(draft / "w.safetensors")
 
-    def refusal(name: str, stated: dict[str, Any], held: dict[str, torch.Tensor]) -> str:
-        folder = write(tmp_path / name, config | stated, held)
+    def refusal(name: str, changes: dict[str, Any], tensors: dict[str, torch.Tensor]) -> str:
+        folder = write(tmp_path / name, config | changes, tensors)
         return raced(folders, [f"eagle3:draft={folder}"], 4)[0].message
 
     narrow = weights | {"fc.weight": torch.zeros(32, 48)}
@@ -238,18 +237,10 @@ def test_what_no_column_can_draft_with_is_one_sentence(
     assert "another engine" in board_after(fake, events_of(race)).scores[0].message
 
 
-def test_production_names_the_draft_for_vllm(folders: tuple[Path, ...]) -> None:
+def test_it_is_installed_and_production_names_the_draft_for_vllm(folders: tuple[Path, ...]) -> None:
+    assert "eagle3" in strategies()
+    assert plugin_problems() == ()
     board = Scoreboard([parse_column(f"eagle3:draft={folders[2]},k=4")])
     target = ModelSpec(str(folders[0]), "torch")
     code = snippet(board, 0, Request("Hi"), target, "vLLM").code
     assert f"'method': 'eagle3', 'model': {str(folders[2])!r}, 'num_speculative_tokens': 4" in code
-
-
-def test_it_is_installed_and_its_option_wins_over_a_folder_of_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folders: tuple[Path, ...]
-) -> None:
-    assert "eagle3" in strategies()
-    assert plugin_problems() == ()
-    shutil.copytree(folders[1], tmp_path / "none")
-    monkeypatch.chdir(tmp_path)
-    assert "draft=NAME" in raced(folders, ["eagle3:draft=none"], 4)[0].message

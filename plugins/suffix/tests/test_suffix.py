@@ -23,7 +23,7 @@ from backend.types import ModelSpec, Outcome, Request, Sampling
 TEXT = st.lists(st.integers(0, 3), min_size=1, max_size=40)
 
 
-def drafter(k: int = 8) -> SuffixDecoding:
+def suffix(k: int = 8) -> SuffixDecoding:
     return SuffixDecoding(DraftLength(k))
 
 
@@ -39,10 +39,10 @@ def matched(text: Sequence[int], end: int) -> int:
 @given(TEXT)
 def test_what_it_proposes_followed_the_texts_ending_before(text: list[int]) -> None:
     """Each path continues an occurrence of the ending; there is none only where there is none."""
-    found = {end: matched(text, end) for end in range(1, len(text)) if matched(text, end)}
-    paths = drafter(32).propose(text, 4).paths
-    assert bool(paths) == bool(found)
-    looped = {end: (text[end:] * 5)[:4] for end in found}
+    places = {end: matched(text, end) for end in range(1, len(text)) if matched(text, end)}
+    paths = suffix(32).propose(text, 4).paths
+    assert bool(paths) == bool(places)
+    looped = {end: (text[end:] * 5)[:4] for end in places}
     for path in paths:
         assert any(tuple(after[: len(path)]) == path for after in looped.values())
 
@@ -52,25 +52,25 @@ def test_what_it_proposes_followed_the_texts_ending_before(text: list[int]) -> N
 def test_a_text_that_was_cut_is_looked_up_like_a_new_one(
     text: list[int], other: list[int], k: int
 ) -> None:
-    made = drafter(k)
-    made.prefill(text, len(text))
-    made.rewind(len(text) // 2)
+    drafter = suffix(k)
+    drafter.prefill(text, len(text))
+    drafter.rewind(len(text) // 2)
     new = [*text[: len(text) // 2], *other]
-    assert made.propose(new, k) == drafter(k).propose(new, k)
+    assert drafter.propose(new, k) == suffix(k).propose(new, k)
 
 
 def test_tokens_that_a_grammar_forced_are_forgotten_if_the_text_ended_among_them() -> None:
-    made, text, forced = drafter(), [1, 2, 3, 1], (2, 3)
-    proposal = made.propose([*text, *forced], 4).behind(forced)
-    made.observe(Outcome((2,), 1, proposal, None))  # type: ignore[arg-type]
+    drafter, text, forced = suffix(), [1, 2, 3, 1], (2, 3)
+    proposal = drafter.propose([*text, *forced], 4).behind(forced)
+    drafter.observe(Outcome((2,), 1, proposal, None))  # type: ignore[arg-type]
     other = [*text, 2, 9, 1, 2]
-    assert made.propose(other, 4).tokens == drafter().propose(other, 4).tokens
+    assert drafter.propose(other, 4).tokens == suffix().propose(other, 4).tokens
 
 
 @settings(deadline=None)
 @given(TEXT, st.integers(1, 9), st.integers(0, 9))
 def test_it_guesses_no_more_and_no_deeper_than_it_may(text: list[int], k: int, budget: int) -> None:
-    paths = drafter(k).propose(text, budget).paths
+    paths = suffix(k).propose(text, budget).paths
     assert len(paths) <= k
     assert max(map(len, paths), default=0) <= min(k, budget)
 
@@ -80,20 +80,20 @@ def test_it_guesses_no_more_and_no_deeper_than_it_may(text: list[int], k: int, b
 def test_the_chances_of_alternatives_add_up_to_their_parents_at_most(
     text: list[int], k: int
 ) -> None:
-    made = drafter(k)
-    made.propose(text, k)
-    reached = {guess[0]: guess[1] for guess in made.guesses} | {(): 1.0}
+    drafter = suffix(k)
+    drafter.propose(text, k)
+    reached = {guess[0]: guess[1] for guess in drafter.guesses} | {(): 1.0}
     behind = Counter[tuple[int, ...]]()
-    for path, chance, *_ in made.guesses:
+    for path, chance, *_ in drafter.guesses:
         behind[path[:-1]] += chance  # type: ignore[assignment]
     assert all(total <= reached[path] + 1e-9 for path, total in behind.items())
 
 
 def test_the_longest_match_comes_first_and_the_more_frequent_of_equal_ones() -> None:
     long = [1, 2, 3, 7, 9, 2, 3, 5, 8, 2, 3, 5, 4, 1, 2, 3]
-    assert drafter().propose(long, 1).tokens[0] == 7
+    assert suffix().propose(long, 1).tokens[0] == 7
     frequent = [2, 3, 7, 9, 2, 3, 5, 8, 2, 3, 5, 4, 2, 3]
-    assert drafter().propose(frequent, 1).tokens[0] == 5
+    assert suffix().propose(frequent, 1).tokens[0] == 5
 
 
 def test_a_short_match_does_not_promise_much() -> None:
@@ -103,20 +103,20 @@ def test_a_short_match_does_not_promise_much() -> None:
     for length in (2, 6):
         ending = list(range(length))
         text = [*ending, *range(20, 60), *ending]
-        assert len(drafter(16).propose(text, 16).tokens) == length + MORE
+        assert len(suffix(16).propose(text, 16).tokens) == length + MORE
 
 
 def test_a_class_of_guesses_that_proves_right_is_trusted_more() -> None:
-    made, text = drafter(1), [1, 2, 5, 1, 2]
+    drafter, text = suffix(1), [1, 2, 5, 1, 2]
     kind = kind_of(5, {5: [NGRAM]}, 0)
-    before = made.acceptance[kind]
-    proposal = made.propose(text, 1)
-    made.observe(Outcome((5, 6), 1, proposal, None))  # type: ignore[arg-type]
-    assert made.acceptance[kind] > before
-    proposal = made.propose(text, 1)
-    made.observe(Outcome((6,), 0, proposal, None))  # type: ignore[arg-type]
-    made.observe(Outcome((6,), 0, proposal, None))  # type: ignore[arg-type]
-    assert made.acceptance[kind] < before
+    before = drafter.acceptance[kind]
+    proposal = drafter.propose(text, 1)
+    drafter.observe(Outcome((5, 6), 1, proposal, None))  # type: ignore[arg-type]
+    assert drafter.acceptance[kind] > before
+    proposal = drafter.propose(text, 1)
+    drafter.observe(Outcome((6,), 0, proposal, None))  # type: ignore[arg-type]
+    drafter.observe(Outcome((6,), 0, proposal, None))  # type: ignore[arg-type]
+    assert drafter.acceptance[kind] < before
 
 
 def test_it_is_installed() -> None:
@@ -135,9 +135,10 @@ def test_production_names_it_for_vllm_alone() -> None:
     assert not code["transformers"].code
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize(
-    ("target", "tokens"), [(ModelSpec("fake-loop", "fake"), 300), (ModelSpec(), 48)], ids=str
+    ("target", "tokens", "temperature"),
+    [(ModelSpec("fake-loop", "fake"), 300, 0.0), (ModelSpec(), 48, 0.8)],
+    ids=str,
 )
 def test_it_writes_what_kv_reuse_writes(target: ModelSpec, tokens: int, temperature: float) -> None:
     columns = tuple(map(parse_column, ("kv", "suffix", "suffix:k=8", "suffix:k=4,grammar=date")))
