@@ -12,17 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from backend.errors import DerbyError
-from backend.types import (
-    Messages,
-    Request,
-    Thinking,
-    Turns,
-    chat_messages,
-    template_options,
-)
-
-#: Files that hold a vocabulary, the first of them all of a tokenizer.
-VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
+from backend.types import Messages, Request, Thinking, Turns, chat_messages, template_options
 
 
 class Detokenizer(Protocol):
@@ -108,7 +98,7 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def special(self, token: int) -> str:
-        """The name of a token that is no text but a stop string may state; "" for all others."""
+        """The name of a token that is no text but may be a stop string; "" for all others."""
 
     @abstractmethod
     def vocabulary(self) -> Mapping[str, int]:
@@ -135,19 +125,6 @@ def prompt_tokens(tokenizer: Tokenizer, request: Request) -> list[int]:
     return tokenizer.encode(
         request.prompt, chat=request.chat, earlier=request.earlier, thinking=request.thinking
     )
-
-
-def prompt_notice(tokenizer: Tokenizer, request: Request) -> str:
-    """A sentence if a raw prompt states the token that begins a text and the tokenizer adds it too,
-    for `encode` lets one of them be; "" for all others.
-    """
-    start = tokenizer.start_id
-    if request.chat or start is None or not tokenizer.special(start):
-        return ""
-    added = tokenizer.encode("a", chat=False)[:1] == [start]
-    if not added or tokenizer.encode_plain(request.prompt)[:1] != [start]:
-        return ""
-    return f"The prompt begins with {tokenizer.special(start)}, which is not added a second time."
 
 
 def require_fits(prompt: int, context: int, scratch_depth: int = 0) -> None:
@@ -224,7 +201,7 @@ class HfTokenizer(Tokenizer):
             # Alone, a token of some tokenizers loses the space that it begins with.
             before = self.decode(self._letter, special=True)
             text = self.decode([*self._letter, token], special=True)[len(before) :]
-            self._texts[token] = text or named_token(token)
+            self._texts[token] = text or f"<{token}>"
         return self._texts[token]
 
     @cached_property
@@ -277,22 +254,19 @@ _LOADING = threading.Lock()
 
 
 def _load(folder: Path) -> Any:
-    """The tokenizer that tokenizer.json describes, whatever class is named beside it; without one,
-    what transformers makes of a vocabulary. Raises DerbyError if there is none.
+    """The tokenizer that tokenizer.json describes, whatever class is named beside it. Raises
+    DerbyError if there is none, or it cannot be read.
     """
-    first, *_ = [file for file in VOCABULARIES if (folder / file).is_file()] or [""]
-    with _LOADING:
-        from transformers import PreTrainedTokenizerFast
+    why = "" if (folder / "tokenizer.json").is_file() else "there is no tokenizer.json"
+    fast: Any = None
+    if not why:
+        with _LOADING:
+            from transformers import PreTrainedTokenizerFast
 
-        kind: Any = PreTrainedTokenizerFast
-        if first != VOCABULARIES[0]:
-            from transformers import AutoTokenizer as kind  # noqa: N813 (takes seconds to import)
-        try:
-            # Of no file at all, transformers makes an empty one.
-            fast = first and kind.from_pretrained(folder, trust_remote_code=False)
-            why = "" if isinstance(fast, PreTrainedTokenizerFast) else "there is no fast one"
-        except Exception as error:  # whatever its makers wrote
-            fast, why = None, f"{' '.join(f'{type(error).__name__}: {error}'.split()):.100}"
+            try:
+                fast = PreTrainedTokenizerFast.from_pretrained(folder, trust_remote_code=False)
+            except Exception as error:  # whatever its makers wrote
+                why = f"{' '.join(f'{type(error).__name__}: {error}'.split()):.100}"
     if why:
         raise DerbyError(
             f"The tokenizer of {folder.name!r} cannot be read ({why}): fetch tokenizer.json and "
@@ -354,7 +328,7 @@ class ByteTokenizer(Tokenizer):
     def piece(self, token: int) -> str:
         if token < 256:
             return bytes([token]).decode(errors="replace")
-        return self.special(token) or named_token(token)
+        return self.special(token) or f"<{token}>"
 
     def extending(self, token: int) -> list[int]:
         return [token] if token < 256 else []
@@ -389,15 +363,12 @@ class StopStrings:
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stops)
         self._pending = ""
-        self._visible = list[bool]()  # for each character of it
         self.hit = False
 
-    def push(self, text: str, *, visible: bool = True) -> str:
-        """`visible`: False for names of special tokens, which end a text and are no part of it."""
+    def push(self, text: str) -> str:
         if self.hit:
             return ""
         self._pending += text
-        self._visible += [visible] * len(text)
         ends = [(i + len(s), i) for s in self._stops if (i := self._pending.find(s)) >= 0]
         if ends:
             # The one complete first, as if the text came one character at a time: where it ends
@@ -407,12 +378,21 @@ class StopStrings:
         most = max((_overlap(self._pending, s) for s in self._stops), default=0)
         return self._release(len(self._pending) - most)
 
+    def special(self, name: str) -> str:
+        """Push a special token's name, which ends a text if it is a stop string, and is no part of
+        it.
+        """
+        if not name or name not in self._stops:
+            return ""
+        text = self.flush()
+        self.hit = True
+        return text
+
     def flush(self) -> str:
         return "" if self.hit else self._release(len(self._pending))
 
     def _release(self, length: int) -> str:
-        text = "".join(itertools.compress(self._pending[:length], self._visible))
-        self._pending, self._visible = self._pending[length:], self._visible[length:]
+        text, self._pending = self._pending[:length], self._pending[length:]
         return text
 
 
@@ -436,7 +416,7 @@ class TextStream:
         head, tail = piece[: self._skip], piece[self._skip :]
         self._skip -= len(head)
         shown = head + self._stops.push(tail)
-        return self._show(shown + self._stops.push(self._special(token), visible=False))
+        return self._show(shown + self._stops.special(self._special(token)))
 
     def flush(self) -> str:
         """The rest, bytes of an incomplete character as replacement characters."""
@@ -454,11 +434,6 @@ class TextStream:
 def _overlap(text: str, stop: str) -> int:
     """Length of the longest proper prefix of `stop` that `text` ends with."""
     return next((n for n in range(len(stop) - 1, 0, -1) if text.endswith(stop[:n])), 0)
-
-
-def named_token(token: int) -> str:
-    """What a token is called that has neither text nor name."""
-    return f"<{token}>"
 
 
 def require_same_vocabulary(target: Tokenizer, draft: Tokenizer, draft_name: str) -> None:

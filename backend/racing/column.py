@@ -36,7 +36,7 @@ from backend.racing.sessions import Place, Readings, require_cache, restore, sav
 from backend.strategies.column import Column
 from backend.strategies.declaration import DrafterInputs
 from backend.strategies.settings import SESSION
-from backend.text import prompt_notice, prompt_tokens, require_fits, require_same_vocabulary
+from backend.text import prompt_tokens, require_fits, require_same_vocabulary
 from backend.types import Layers, ModelSpec, Request
 
 
@@ -129,8 +129,6 @@ class ColumnRun:
         """The prompt's tokens, or those in front of a program's own text."""
         tokenizer, request = self._target.tokenizer, self.request
         if program is None:
-            if (notice := prompt_notice(tokenizer, request)) and not self.index:
-                self.say(notice)
             self._prompt = prompt_tokens(tokenizer, request)
         else:
             chat = bool(program.user)

@@ -5,18 +5,14 @@ force; behind a model's thinking, too; and every strategy writes the same under 
 import itertools
 import json
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
-from chat_model import CHATML
-from chat_model import tokenizer as chat_tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lib import compile_grammar, examples
 
 from backend.engines.fake import FakeEngine
-from backend.errors import DerbyError
 from backend.grammar.constraint import GrammarConstraint, closing_tag
 from backend.grammar.sources import GrammarSource, shipped
 from backend.racing import column
@@ -273,44 +269,6 @@ def test_columns_with_a_grammar_agree_behind_thinking_and_only_the_answer_is_jud
     assert {score.judged and score.judged.verdict for score in board.scores[1:]} == {"valid"}
     unclosed = raced("</never>", "grammar").scores[0]
     assert unclosed.expected == "'</never>'"
-
-
-OPENS = (
-    "<|im_start|>assistant\n"
-    "{% if not SWITCH %}<think>\n\n</think>\n\n{% else %}<think>\n{% endif %}"
-)
-
-
-@pytest.mark.parametrize(
-    ("usual", "switch", "before"),
-    [
-        (
-            "on",
-            "enable_thinking",
-            "{% if enable_thinking is not defined %}{% set enable_thinking = true %}{% endif %}",
-        ),
-        ("off", "thinking", ""),
-    ],
-)
-def test_a_template_that_knows_thinking_switches_it(
-    tmp_path: Path, usual: str, switch: str, before: str
-) -> None:
-    made = chat_tokenizer()
-    made.chat_template = f"{before}{CHATML}{OPENS.replace('SWITCH', switch)}"
-    made.save_pretrained(tmp_path)
-    tokenizer = HfTokenizer(tmp_path, frozenset(), 300)
-    off, on, plain = (tokenizer.encode("Hi", chat=True, thinking=t) for t in ("off", "on", ""))
-    assert plain == {"on": on, "off": off}[usual]
-    assert [closing_tag(prompt, tokenizer.piece) for prompt in (off, on)] == ["", "</think>"]
-
-
-def test_a_template_that_does_not_know_thinking_says_so(tmp_path: Path) -> None:
-    chat_tokenizer().save_pretrained(tmp_path)
-    tokenizer = HfTokenizer(tmp_path, frozenset(), 300)
-    with pytest.raises(DerbyError, match="no thinking to switch"):
-        tokenizer.encode("Hi", chat=True, thinking="off")
-    with pytest.raises(DerbyError, match="need the chat template"):
-        Request("Hi", chat=False, thinking="on")
 
 
 @pytest.mark.parametrize(
