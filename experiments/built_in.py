@@ -76,7 +76,9 @@ def built_in() -> None:
         for name in ("config.json", "generation_config.json"):
             shutil.copy(ASSETS / name, folder)
         ir = openvino_ir(ModelSpec(str(folder)), say)
-        places, constants = _layout(ir, {name: each.tobytes() for name, each in tensors.items()})
+        places, constants = _layout(
+            ir, {name: tensor.tobytes() for name, tensor in tensors.items()}
+        )
         lines = ",\n".join(json.dumps([*row, places[row[0]]]) for row in rows)
         text = f'{{"constants": {json.dumps(constants)},\n"tensors": [\n{lines}\n]}}\n'
         (ASSETS / LAYOUT).write_text(text)
@@ -93,8 +95,8 @@ def _layout(ir: Path, tensors: dict[str, bytes]) -> tuple[dict[str, int], list[t
     for begin, size in re.findall(r'offset="(\d+)" size="(\d+)"', (ir / IR[0]).read_text()):
         place, end = int(begin), int(begin) + int(size)
         while place < end:  # products that were merged have several tensors' rows
-            here = (n for n, each in tensors.items() if stored.startswith(each, place))
-            if (name := next(here, None)) is None:
+            names = (n for n, data in tensors.items() if stored.startswith(data, place))
+            if (name := next(names, None)) is None:
                 assert end - place <= SMALL, "weights that no tensor has"
                 constants[place] = stored[place:end].hex()
                 break

@@ -145,18 +145,18 @@ class Chat:
     """
 
     def __init__(self, template: Template, rng: np.random.Generator, caps: Caps) -> None:
-        given = openings()
+        texts = openings()
         self._template, self._caps = template, caps
-        system = _one_of(given.systems, rng) if rng.random() < OTHER_SYSTEM else ""
+        system = _one_of(texts.systems, rng) if rng.random() < OTHER_SYSTEM else ""
         self._cap, starter, x = caps.question, "", rng.random()
         if x < LONG:
-            self._cap, starter = caps.long_question, _one_of(given.long, rng)
+            self._cap, starter = caps.long_question, _one_of(texts.long, rng)
         elif x < BEGUN:
-            starter = _one_of(given.starters, rng)
+            starter = _one_of(texts.starters, rng)
         self._asking = 0.9 + 0.1 * rng.random()
         self._answering = GREEDY if rng.random() < ANSWERED_GREEDILY else SAMPLED
         self._more = rng.random() < TWO_TURNS
-        follow = _one_of(given.follow, rng) if rng.random() < FOLLOWED else ""
+        follow = _one_of(texts.follow, rng) if rng.random() < FOLLOWED else ""
         self._follow = template.encode(follow) if follow else []
         self._sampled = 0  # tokens of this turn
         self.phase = QUESTION

@@ -93,8 +93,8 @@ def new_head(folder: Path, tokens: NDArray[np.int64], recipe: Recipe) -> TorchHe
         for module, source in zip(head.layers, recipe.sources, strict=True):
             layer = as_layer(module)
             for ours, theirs in LAYER_TENSORS.items():
-                found = torch.from_numpy(tensor(folder, f"model.layers.{source}.{theirs}.weight"))
-                layer.get_submodule(ours).get_parameter("weight").copy_(found)
+                weight = torch.from_numpy(tensor(folder, f"model.layers.{source}.{theirs}.weight"))
+                layer.get_submodule(ours).get_parameter("weight").copy_(weight)
         head.norm.weight.copy_(torch.from_numpy(tensor(folder, "model.norm.weight")))
         for read in head.reads.values():
             read.get_parameter("weight").zero_()
@@ -119,15 +119,15 @@ def lessons(head: TorchHead, batch: Sequence[Text], steps: int) -> list[Lesson]:
     truth = features[:, 1 : n + 1]  # what a place's prediction stands for
     first = seen = features[:, :n]
     earlier: list[list[KeyValue]] = [[] for _ in head.layers]
-    found: list[Lesson] = []
+    by_step: list[Lesson] = []
     for step in range(steps):
         bias = _visible(positions - 1, step, head.shape.window)
         predicted, earlier = draft_step(head, seen, after, positions, earlier, bias)
         judged = answers[:, 2 : n + 2].clone()
         judged[:, :step] = False
-        found.append(_judge(head, predicted[judged], truth[judged]))
+        by_step.append(_judge(head, predicted[judged], truth[judged]))
         seen = torch.cat([first[:, :1], predicted[:, :-1].float()], 1)
-    return found
+    return by_step
 
 
 def draft_step(
@@ -223,9 +223,9 @@ def batches(
         texts = [text for index in order[at : at + 4] for text in shards[index].texts()]
         texts = [text for text in texts if len(text.tokens) > 8 and text.answers[2:].any()]
         texts.sort(key=lambda text: len(text.tokens) + rng.integers(40))
-        found = groups(texts, lambda text: len(text.tokens), recipe.batch)
-        rng.shuffle(found)  # type: ignore[arg-type]
-        yield from found
+        batched = groups(texts, lambda text: len(text.tokens), recipe.batch)
+        rng.shuffle(batched)  # type: ignore[arg-type]
+        yield from batched
 
 
 def fit(head: TorchHead, shards: Sequence[Shard], recipe: Recipe, seconds: float) -> Iterator[str]:
@@ -235,23 +235,23 @@ def fit(head: TorchHead, shards: Sequence[Shard], recipe: Recipe, seconds: float
     optimizer = torch.optim.AdamW(
         head.parameters(), lr=recipe.rate, betas=(0.9, 0.95), weight_decay=0.01
     )
-    began = told = monotonic()
+    began = reported = monotonic()
     done = seen = 0
     hits: list[float] = []
     while True:
         for batch in batches(shards, recipe, rng):
             passed = min(1, (monotonic() - began) / seconds)
-            if passed == 1 or monotonic() - told > 60:
-                told = monotonic()
+            if passed == 1 or monotonic() - reported > 60:
+                reported = monotonic()
                 rates = " ".join(f"{hit:.3f}" for hit in hits)
                 yield f"{passed:.0%}: {seen} tokens, right at each step {rates}"
             if passed == 1:
                 return
             rate = recipe.rate * min(1, (done + 1) / 60) * (0.02 + 0.49 * (1 + cos(pi * passed)))
             steps = recipe.steps[int(passed * len(recipe.steps))]
-            learnt = _learn(head, optimizer, rate, batch, steps)
-            hits = [0.98 * a + 0.02 * b for a, b in zip(hits, learnt, strict=False)] or learnt
-            hits += learnt[len(hits) :]
+            latest = _learn(head, optimizer, rate, batch, steps)
+            hits = [0.98 * a + 0.02 * b for a, b in zip(hits, latest, strict=False)] or latest
+            hits += latest[len(hits) :]
             done, seen = done + 1, seen + sum(len(text.tokens) for text in batch)
 
 
@@ -261,13 +261,13 @@ def _learn(
     for group in optimizer.param_groups:
         group["lr"] = rate
     with torch.autocast(head.embedding.device.type, torch.bfloat16):
-        found = lessons(head, batch, steps)
-    losses = [FADE**step * lesson.loss for step, lesson in enumerate(found)]
+        by_step = lessons(head, batch, steps)
+    losses = [FADE**step * lesson.loss for step, lesson in enumerate(by_step)]
     torch.stack(losses).sum().backward()
     nn.utils.clip_grad_norm_(head.parameters(), 1.0)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
-    return [lesson.hit for lesson in found]
+    return [lesson.hit for lesson in by_step]
 
 
 @torch.no_grad()
@@ -282,7 +282,7 @@ def evaluate(
     hits, counts = np.zeros(steps), 0
     for batch in islice(batches(shards, recipe, np.random.default_rng(0)), most):
         with torch.autocast(head.embedding.device.type, torch.bfloat16):
-            found = lessons(head, batch, steps)
-        hits += [lesson.hit * found[0].tokens for lesson in found]
-        counts += found[0].tokens
+            by_step = lessons(head, batch, steps)
+        hits += [lesson.hit * by_step[0].tokens for lesson in by_step]
+        counts += by_step[0].tokens
     return (hits / max(counts, 1)).tolist()

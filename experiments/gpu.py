@@ -70,9 +70,9 @@ def gpu(
     place.mkdir(parents=True, exist_ok=True)
     began, parts = monotonic(), list(PARTS)
     for number, part in enumerate(parts):
-        left = 60 * minutes - (monotonic() - began)
+        remaining = 60 * minutes - (monotonic() - began)
         share = PARTS[part][0] / sum(PARTS[later][0] for later in parts[number:])
-        end = run_part(part, place, model, device, prompts, max(LEAST, left * share))
+        end = run_part(part, place, model, device, prompts, max(LEAST, remaining * share))
         out.print(f"{part}: {end}", highlight=False, markup=False)
 
 

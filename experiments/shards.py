@@ -120,12 +120,12 @@ def groups(texts: Iterable[T], length: Callable[[T], int], most: int) -> list[li
     """Consecutive texts in groups of at most `most` tokens, counted as if all texts of a group were
     as long as its last one. A group has at least one text.
     """
-    found: list[list[T]] = [[]]
+    grouped: list[list[T]] = [[]]
     for text in texts:
-        if (len(found[-1]) + 1) * length(text) > most and found[-1]:
-            found.append([])
-        found[-1].append(text)
-    return found
+        if (len(grouped[-1]) + 1) * length(text) > most and grouped[-1]:
+            grouped.append([])
+        grouped[-1].append(text)
+    return grouped
 
 
 class Target:
@@ -174,13 +174,13 @@ class Target:
         """HiddenStates [n, D] of each text [n]. Reads texts of similar length together, padded
         behind, which changes nothing: no token attends to later ones.
         """
-        found: dict[int, HiddenStates] = {}
+        features: dict[int, HiddenStates] = {}
         order = sorted(range(len(texts)), key=lambda place: len(texts[place]))
         for places in groups(order, lambda place: len(texts[place]), AT_ONCE):
-            some = [texts[place] for place in places]
-            for place, states in zip(places, self._read(some), strict=True):
-                found[place] = states[: len(texts[place])]
-        return [found[place] for place in range(len(texts))]
+            read = self._read([texts[place] for place in places])
+            for place, states in zip(places, read, strict=True):
+                features[place] = states[: len(texts[place])]
+        return [features[place] for place in range(len(texts))]
 
     @torch.inference_mode()
     def _read(self, texts: Sequence[NDArray[np.int64]]) -> NDArray[np.float32]:
@@ -237,14 +237,14 @@ def conversations(target: Target, seed: int, caps: Caps) -> list[Chat]:
     target.forget()
     while True:
         _grow(running, target.step(tokens, rows), noise, target)
-        left = [row for row, chat in enumerate(running) if not chat.done]
-        if not left:
+        open_rows = [row for row, chat in enumerate(running) if not chat.done]
+        if not open_rows:
             target.forget()
             return everyone
-        if len(running) - len(left) < max(1, len(running) // SHRINK):
-            left = list(range(len(running)))
-        running = [running[row] for row in left]
-        rows = np.array(left, dtype=np.int32)
+        if len(running) - len(open_rows) < max(1, len(running) // SHRINK):
+            open_rows = list(range(len(running)))
+        running = [running[row] for row in open_rows]
+        rows = np.array(open_rows, dtype=np.int32)
         tokens = np.array([chat.tokens[-1:] for chat in running], dtype=np.int64)
 
 
@@ -258,8 +258,8 @@ def _grow(chats: Sequence[Chat], logits: Tensor, noise: torch.Generator, target:
             chat.force(1)
     for start in range(0, len(free), target.together):
         some = free[start : start + target.together]
-        asked = [chats[row] for row in some]
-        for chat, token in zip(asked, draw(logits[some], asked, noise), strict=True):
+        sampled = [chats[row] for row in some]
+        for chat, token in zip(sampled, draw(logits[some], sampled, noise), strict=True):
             chat.take(token)
 
 
@@ -280,22 +280,22 @@ def _sampled(logits: Tensor, chats: Sequence[Chat], noise: torch.Generator) -> T
     barred: dict[tuple[int, ...], list[int]] = {}
     for row in questions:
         barred.setdefault(chats[row].barred, []).append(row)
-    for tokens, rows in barred.items():
-        logits[torch.tensor(rows)[:, None], torch.tensor(tokens)] = -torch.inf
+    for ids, rows in barred.items():
+        logits[torch.tensor(rows)[:, None], torch.tensor(ids)] = -torch.inf
     heat = torch.tensor([chat.temperature for chat in chats], device=logits.device)
     p = torch.softmax(logits.div_(heat[:, None]), 1)
     below = p.cumsum(1)
-    found = p.argmax(1)
+    tokens = p.argmax(1)
     todo = torch.arange(len(chats), device=logits.device)
     for _ in range(TRIES):  # drawing again is exact, and cheaper than sorting for the nucleus
         level = torch.rand(len(todo), 1, generator=noise).to(p.device) * below[todo, -1:]
         token = torch.searchsorted(below[todo], level, right=True).clamp_(max=p.shape[1] - 1)
-        mine = p[todo]
-        chance = mine.gather(1, token)
-        likelier = (mine * (mine > chance)).sum(1)
+        rest = p[todo]
+        chance = rest.gather(1, token)
+        likelier = (rest * (rest > chance)).sum(1)
         good = (chance[:, 0] > 0) & (~asking[todo] | (likelier < NUCLEUS))
-        found[todo[good]] = token[good, 0]
+        tokens[todo[good]] = token[good, 0]
         todo = todo[~good]
         if not len(todo):
             break
-    return found
+    return tokens

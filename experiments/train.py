@@ -87,9 +87,9 @@ def make(
     read = monotonic()
     path = folder / HEAD
     head, tokens = _started(path, target, recipe, shards[1:], resume=resume)
-    for said in fit(head, shards[1:], recipe, seconds):
+    for progress in fit(head, shards[1:], recipe, seconds):
         hits = evaluate(head, shards[:1], recipe, JUDGED, FEW)
-        say(f"{said}; {tokens_per_pass(hits):.2f} tokens per pass on held-out text")
+        say(f"{progress}; {tokens_per_pass(hits):.2f} tokens per pass on held-out text")
         weights = {n: value.float().cpu().numpy() for n, value in head.state_dict().items()}
         write_head(path, head.shape, weights, tokens, target.files.fingerprint)
     fitted = monotonic()
@@ -154,7 +154,7 @@ def _started(
 def _as_shipped(head: TorchHead, path: Path) -> TorchHead:
     """The head with the weights that the file holds, rounded as they are there."""
     weights = read_head(path).weights
-    head.load_state_dict({name: torch.from_numpy(each) for name, each in weights.items()})
+    head.load_state_dict({name: torch.from_numpy(weight) for name, weight in weights.items()})
     return head
 
 

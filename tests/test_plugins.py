@@ -21,9 +21,9 @@ def test_installed_declarations_follow_ours(
     install(tmp_path, "good-thing", module, GROUP, "good = good_thing:THING")
     monkeypatch.syspath_prepend(tmp_path)
     ours = Thing("ours")
-    found, problems = load_declared(GROUP, Thing, [ours])
-    assert list(found) == ["ours", "good"]
-    assert found["ours"] is ours
+    declared, problems = load_declared(GROUP, Thing, [ours])
+    assert list(declared) == ["ours", "good"]
+    assert declared["ours"] is ours
     assert problems == ()
 
 
@@ -49,8 +49,8 @@ def test_a_broken_one_is_one_sentence_and_the_others_stay(
     monkeypatch.syspath_prepend(tmp_path)
     # Each case brings another module of the same name.
     monkeypatch.delitem(sys.modules, "bad_thing", raising=False)
-    found, problems = load_declared(GROUP, Thing, [Thing("ours")])
-    assert list(found) == ["ours", "fine"]
+    declared, problems = load_declared(GROUP, Thing, [Thing("ours")])
+    assert list(declared) == ["ours", "fine"]
     [sentence] = problems
     assert "'bad' (bad-thing 0.1" in sentence
     assert "bad_thing:THING" in sentence

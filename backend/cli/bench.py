@@ -30,8 +30,6 @@ from backend.cli.options import (
     Target,
     Thinking,
     Wait,
-    default_columns,
-    parsed,
 )
 from backend.costs import PassCosts
 from backend.engines.registry import engines
@@ -42,6 +40,8 @@ from backend.racing.models import LoadedModels
 from backend.results.figures import DASH
 from backend.results.intervals import LEAST
 from backend.results.sentences import taken_by_others
+from backend.strategies.column import parse_column
+from backend.strategies.registry import DEFAULT_COLUMNS
 from backend.types import ModelSpec, Request
 
 
@@ -49,13 +49,13 @@ def bench(
     prompts: PromptSet,
     target: Target,
     choosing: Choosing,
-    column: Columns = default_columns(),  # noqa: B008 (typer copies it)
+    column: Columns = list(DEFAULT_COLUMNS),
     repeats: Annotated[
         int, typer.Option(help="How often to run the whole set of prompts.", min=1)
     ] = 1,
     also_model: Annotated[
         list[str], typer.Option(help="Also measure this model. Repeatable.")
-    ] = [],  # noqa: B006 (typer copies it)
+    ] = [],
     max_new_tokens: MaxNewTokens = 128,
     raw: Raw = False,
     fixed_length: Annotated[
@@ -80,7 +80,7 @@ def bench(
 ) -> None:
     plan = Plan(
         [*prompts.read()] * repeats,
-        parsed(column),
+        tuple(map(parse_column, column)),
         Request(
             "-",
             max_new_tokens,
@@ -102,11 +102,11 @@ def bench(
         for row in run(plan, file.rows, partial(raced, models=LoadedModels(), say=say), say):
             file.add(row)
         say(f"Meanwhile {taken_by_others(ledger.conditions())}.")
-    found = results(measured(plan, file.rows))
+    summary = results(measured(plan, file.rows))
     if as_json:
-        print(json.dumps([asdict(result) for result in found]))
-    for name in dict.fromkeys(result.model for result in found if not as_json):
-        own = [result for result in found if result.model == name]
+        print(json.dumps([asdict(result) for result in summary]))
+    for name in dict.fromkeys(result.model for result in summary if not as_json):
+        own = [result for result in summary if result.model == name]
         over_all = [result for result in own if result.category == ALL]
         print_table(f"bench: {name}, {plan}", HEADINGS, map(cells, over_all))
         if len(own) > len(over_all):

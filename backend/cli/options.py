@@ -17,8 +17,8 @@ from backend.bench.prompts import PROMPTS, Prompt, read_prompts, sample
 from backend.cli.console import say
 from backend.engines.registry import device_help, engine_help, precision_help
 from backend.racing.models import usual_spec
-from backend.strategies.column import Column, OwnModel, parse_column
-from backend.strategies.registry import DEFAULT_COLUMNS, strategies
+from backend.strategies.column import OwnModel
+from backend.strategies.registry import strategies
 from backend.types import ModelSpec, Sampling
 
 Columns = Annotated[
@@ -111,15 +111,6 @@ class PromptSet:
     def read(self) -> tuple[Prompt, ...]:
         """Raises DerbyError for a file that holds none."""
         return sample(read_prompts(self.prompts) if self.prompts else PROMPTS, self.limit)
-
-
-def default_columns() -> list[str]:
-    return list(DEFAULT_COLUMNS)
-
-
-def parsed(columns: list[str]) -> tuple[Column, ...]:
-    """Raises DerbyError for an unknown column, or one with wrong settings."""
-    return tuple(map(parse_column, columns))
 
 
 def unbundled(command: Callable[..., None]) -> Callable[..., None]:

@@ -28,7 +28,6 @@ from backend.cli.options import (
     Raw,
     Target,
     Thinking,
-    default_columns,
 )
 from backend.errors import DerbyError
 from backend.events import Event, to_json
@@ -44,6 +43,7 @@ from backend.results.result import result_of
 from backend.results.scoreboard import Scoreboard
 from backend.results.sentences import doubt, headline, state, verdict, why
 from backend.strategies.column import parse_column
+from backend.strategies.registry import DEFAULT_COLUMNS
 from backend.types import Request
 
 #: Times a second that the table is drawn.
@@ -64,12 +64,12 @@ def race(
     prompt: Annotated[str, typer.Argument(help='The prompt; "-" reads it from standard input.')],
     target: Target,
     choosing: Choosing,
-    column: Columns = default_columns(),  # noqa: B008 (typer copies it)
+    column: Columns = list(DEFAULT_COLUMNS),
     max_new_tokens: MaxNewTokens = 128,
     ignore_eos: IgnoreEos = False,
     thinking: Thinking = "",
     raw: Raw = False,
-    stop: Annotated[list[str], typer.Option(help="Stop before this string. Repeatable.")] = [],  # noqa: B006
+    stop: Annotated[list[str], typer.Option(help="Stop before this string. Repeatable.")] = [],
     context: Annotated[
         int, typer.Option(help="The most tokens of context; 0: as many as the model allows.")
     ] = 0,

@@ -73,7 +73,7 @@ def test_a_plan_is_another_one_if_anything_of_it_is() -> None:
         replace(plan("lookup"), targets=(ModelSpec("fake", "fake"),)),
         replace(plan("lookup"), anywhere=True),
     ]
-    assert len({each.identity for each in plans}) == len(plans)
+    assert len({one.identity for one in plans}) == len(plans)
     assert plan("lookup").identity == plans[0].identity
 
 
@@ -153,13 +153,13 @@ def test_a_file_of_something_else_is_refused(
 
 def test_every_column_is_compared_with_kv_reuse_in_all_and_by_category() -> None:
     of = plan("stateless", "lookup", "kv")
-    found = results(measured(of, rows_of(of)))
+    summary = results(measured(of, rows_of(of)))
     columns = ["KV reuse", "Stateless", "Prompt lookup"]
     categories = ["all", *(prompt.category for prompt in of.prompts)]
-    assert [(result.category, result.column) for result in found] == [
+    assert [(result.category, result.column) for result in summary] == [
         (category, column) for category in categories for column in columns
     ]
-    for result in found:
+    for result in summary:
         assert result.prompts == result.equal == (3 if result.category == "all" else 1)
         assert result.interval is None, "three prompts are too few"
         assert len(cells(result)) == len(HEADINGS)
@@ -170,8 +170,8 @@ def test_every_column_is_compared_with_kv_reuse_in_all_and_by_category() -> None
 
 def test_results_stand_by_model() -> None:
     of = replace(plan("lookup", prompts=2), targets=(LOOP, ModelSpec("fake", "fake")))
-    found = [result for result in results(measured(of, rows_of(of))) if result.category == "all"]
-    models = [result.model.split()[0] for result in found]
+    summary = [result for result in results(measured(of, rows_of(of))) if result.category == "all"]
+    models = [result.model.split()[0] for result in summary]
     assert models == ["fake-loop", "fake-loop", "fake", "fake"]
 
 

@@ -136,11 +136,11 @@ def test_a_question_counts_once_with_all_its_turns_and_has_a_cell_in_its_categor
     of = plan("lookup", "stateless", model="fake-loop", tokens=60)
     measurements = measured(of, run(of, [], here, lambda _: None))
     assert len(measurements) == 3 * 6
-    found = results(measurements)
-    for result in found:
+    summary = results(measurements)
+    for result in summary:
         assert result.prompts == result.equal == (3 if result.category == "all" else 1)
         assert result.interval is None, "six turns, but three questions"
-    heads, _, *lines = [line.strip("| ").split(" | ") for line in by_category(found).splitlines()]
+    heads, _, *lines = [line.strip("| ").split(" | ") for line in by_category(summary).splitlines()]
     assert heads == ["column", "all (3)", "multi-turn (1)", "writing (1)", "qa (1)"]
     assert [line[0] for line in lines] == ["KV reuse", "Prompt lookup", "Stateless"]
     assert all(len(line) == len(heads) for line in lines)

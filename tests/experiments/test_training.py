@@ -108,25 +108,25 @@ class ByHand:
         behind = torch.arange(place, -1, -1)
         bias = torch.where(behind < self.head.shape.window, 0.0, -1e9)[None]
         token, position = self.tokens[place + 1][None], torch.tensor([place + 1])
-        _, found, k, v = self.head(feature[None], token, position, self.keys, self.values, bias)
+        _, predicted, k, v = self.head(feature[None], token, position, self.keys, self.values, bias)
         self.keys, self.values = torch.cat([self.keys, k], 2), torch.cat([self.values, v], 2)
-        return found[0]
+        return predicted[0]
 
 
 @torch.no_grad()
 def all_at_once(head: TorchHead, tokens: Tensor, features: Tensor, steps: int) -> list[Tensor]:
     """Predicted features [n, D] of each draft step, from every place of the text."""
     n = len(tokens) - 1
-    seen, earlier, found = features[None, :n], [[] for _ in head.layers], []
+    seen, earlier, predictions = features[None, :n], [[] for _ in head.layers], []
     for step in range(steps):
         bias = fitting._visible(torch.arange(n), step, head.shape.window)
         positions = torch.arange(1, n + 1)
         predicted, earlier = fitting.draft_step(
             head, seen, tokens[None, 1:], positions, earlier, bias
         )
-        found.append(predicted[0])
+        predictions.append(predicted[0])
         seen = torch.cat([features[None, :1], predicted[:, :-1]], 1)
-    return found
+    return predictions
 
 
 @pytest.mark.parametrize("window", [256, 5])
@@ -193,12 +193,12 @@ def test_an_interrupted_synthesis_goes_on_with_the_same_bytes(
     shutil.copy(first, tmp_path)
     (tmp_path / f"{second.name}.partial").write_bytes(b"cut off")
     wanted = answers_in(data)
-    said: list[str] = []
-    shards = synthesise(tmp_path, wanted, tiny, said.append, CAPS)
+    lines: list[str] = []
+    shards = synthesise(tmp_path, wanted, tiny, lines.append, CAPS)
     assert [shard.path.name for shard in shards] == [first.name, second.name]
     assert (tmp_path / second.name).read_bytes() == second.read_bytes()
     assert first.read_bytes() != second.read_bytes()
-    assert len(said) == 1
+    assert len(lines) == 1
     assert not list(tmp_path.glob("*.partial"))
 
 
@@ -267,9 +267,9 @@ def test_questions_are_drawn_from_the_nucleus_and_answers_from_everything(
     for chat in chats:
         chat._asking = 1.0
     noise = torch.Generator().manual_seed(0)
-    asked = np.bincount(draw(logits.clone(), chats, noise), minlength=100)
-    assert asked[90] == 0
-    assert asked[70] / 400 == pytest.approx(0.6 / 0.96, abs=0.1)
+    questions = np.bincount(draw(logits.clone(), chats, noise), minlength=100)
+    assert questions[90] == 0
+    assert questions[70] / 400 == pytest.approx(0.6 / 0.96, abs=0.1)
     for chat in chats:
         chat.phase = SAMPLED
     cooled = torch.tensor([0.6, 0.36, 0.04]).pow(1 / 0.7)
@@ -308,9 +308,9 @@ def test_training_keeps_what_is_there_and_reports_the_held_out_shard(
     folder = tmp_path / "run"
     shutil.copytree(data, folder)
     wanted = answers_in(data)
-    kept = {path.name: path.stat().st_mtime_ns for path in folder.glob("shard-*")}
+    times = {path.name: path.stat().st_mtime_ns for path in folder.glob("shard-*")}
     report = make(folder, wanted, 0.5, tiny, RECIPE, caps=CAPS)
-    assert {path.name: path.stat().st_mtime_ns for path in folder.glob("shard-*")} == kept
+    assert {path.name: path.stat().st_mtime_ns for path in folder.glob("shard-*")} == times
     assert json.loads((folder / REPORT).read_text()) == json.loads(json.dumps(report))
     sizes = report["held out"]
     assert sum(sizes.values()) == sum(len(text.tokens) for text in shards_in(folder)[0].texts())
