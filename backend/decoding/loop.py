@@ -30,16 +30,32 @@ from backend.types import (
 )
 
 
-class Context:
-    """Mutable. `tokens`: prompt and answer so far."""
+@dataclass
+class Parts:
+    """What one column plugs into the loop; whoever opened them closes them.
 
-    def __init__(
-        self, tokens: Sequence[int], session: Session, drafter: Drafter, *, cache: bool
-    ) -> None:
+    The session may hold the first tokens of the text already; they are not computed again. Once
+    `stopped()` is true, no further pass begins.
+    """
+
+    session: Session
+    tokenizer: Tokenizer
+    sampler: Sampler
+    clock: Clock
+    drafter: Drafter = field(default_factory=Drafter)
+    constraint: Constraint = field(default_factory=Constraint)
+    cache: bool = True
+    positions: int = 1 << 31  # tokens that the context may hold
+    costs: Costs = UNKNOWN_COSTS  # every pass is reported to them
+    stopped: Callable[[], bool] = lambda: False
+
+
+class Context:
+    """A running column's text, `tokens`: those of prompt and answer so far. Mutable."""
+
+    def __init__(self, tokens: Sequence[int], parts: Parts) -> None:
         self.tokens = list(tokens)
-        self._session = session
-        self._drafter = drafter
-        self._cache = cache
+        self._session, self._drafter, self._cache = parts.session, parts.drafter, parts.cache
 
     @property
     def pending(self) -> list[int]:
@@ -86,34 +102,11 @@ class Context:
             self._drafter.states.truncate(self._session.length)
 
 
-@dataclass
-class Parts:
-    """What one column plugs into the loop; whoever made them closes them.
-
-    The session may hold the first tokens of the text already; they are not computed again. Once
-    `stopped()` is true, no further pass begins.
-    """
-
-    session: Session
-    tokenizer: Tokenizer
-    sampler: Sampler
-    clock: Clock
-    drafter: Drafter = field(default_factory=Drafter)
-    constraint: Constraint = field(default_factory=Constraint)
-    cache: bool = True
-    positions: int = 1 << 31  # tokens that the context may hold
-    costs: Costs = UNKNOWN_COSTS  # is told of every pass
-    stopped: Callable[[], bool] = lambda: False
-
-    def context(self, tokens: Sequence[int]) -> Context:
-        return Context(tokens, self.session, self.drafter, cache=self.cache)
-
-
 def decode(column: int, prompt: Sequence[int], request: Request, parts: Parts) -> Iterator[Event]:
     """Decode one answer to the token ids `prompt`, yielding events between steps. Advances `parts`
     in place.
     """
-    answer = Answer(column, parts.context(prompt), request, parts)
+    answer = Answer(column, Context(prompt, parts), request, parts)
     while answer.goes_on():
         yield from (answer.prefill(),) if answer.reading else answer.step()
     yield answer.finish()
@@ -271,7 +264,7 @@ class Answer:
     ) -> tuple[list[int], list[Origin], list[str]]:
         """Take the chosen tokens one by one until one of them ends the text.
 
-        Returns tokens, origins, and the text each made showable. Nothing after the cut was ever
+        Returns tokens, origins, and the text that each lets be shown. Nothing behind the cut is
         part of the answer, wherever in the block the cut falls. A text that is complete at the
         token limit has ended by itself.
         """

@@ -63,7 +63,7 @@ def run_program(
     `grammar` is the column's own: it applies to each slot without a grammar, from the slot's start.
     Advances `parts` in place.
     """
-    context = parts.context(prompt)
+    context = Context(prompt, parts)
     opening = -1 if program.user else len(prompt)
     runner = _Runner(column, context, request, parts, compile_grammar, grammar, opening)
     yield from runner.run(program)

@@ -11,7 +11,7 @@ from lib import compile_grammar, without_template
 from small_tokenizer import sentencepiece_like, small_tokenizer
 
 from backend.decoding.clock import Clock
-from backend.decoding.loop import Parts
+from backend.decoding.loop import Context, Parts
 from backend.decoding.sampling import Sampler
 from backend.decoding.seams import Constraint
 from backend.engines.fake import FakeEngine
@@ -291,7 +291,7 @@ def test_a_program_reads_the_text_that_is_shown(
         request = Request("any", 8, Sampling(0.9, seed=seed), heal=heal)
         parts = Parts(engine.open(), tokenizer, Sampler(request.sampling), Clock())
         monkeypatch.undo()
-        context = parts.context(tokenizer.encode("", chat=False))
+        context = Context(tokenizer.encode("", chat=False), parts)
         monkeypatch.setattr(Parts, "context", lambda *_args, context=context: context)
         prompt, board = tokenizer.encode("", chat=False), Scoreboard((parse_column("kv"),))
         for event in run_program(0, program, prompt, request, parts, compile_grammar):
