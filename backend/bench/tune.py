@@ -32,15 +32,14 @@ Run = Callable[[str], Sequence[Row]]
 @dataclass(frozen=True, slots=True)
 class Advice:
     """A setting as the command line takes it. Speed-ups over KV reuse; `predicted`, of all prompts
-    together, from pass costs and from the acceptance of a run with the largest K, of that run
-    itself in the case of auto, or from what lookahead usually yields; `measured` the median over
-    prompts with its 95 % interval. None: that setting was not run, or on too few prompts for an
-    interval.
+    together, from pass costs and from the acceptance of a run with the largest K, or from what
+    lookahead usually yields; `measured` the median over prompts with its 95 % interval. None:
+    auto, which predicts nothing; not run; or run on too few prompts for an interval.
     """
 
     setting: str
     tokens_per_forward: float
-    predicted: float
+    predicted: float | None
     measured: float | None
     interval: tuple[float, float] | None
 
@@ -126,7 +125,7 @@ def tune(
                 if candidate.longest:
                     rows += _family(setting, candidate.longest, costs.now, run)
                 else:
-                    known = candidate.predict(costs.now) if candidate.predict else 0.0
+                    known = candidate.predict(costs.now) if candidate.predict else None
                     rows.append(_advice(setting, known, run))
             except DerbyError as error:
                 say(str(error))
@@ -159,14 +158,11 @@ def _speedup(rows: Iterable[Row]) -> Ratio:
     return median_ratio([row.speedup.value for row in rows if row.speedup.value])
 
 
-def _advice(setting: str, predicted: float, run: Run) -> Advice:
-    """`predicted` 0: what the costs say of the passes that there were."""
+def _advice(setting: str, predicted: float | None, run: Run) -> Advice:
     rows = run(setting)
     scores = [row.score for row in rows]
     tokens = sum(score.tokens_per_forward * (score.steps - 1) for score in scores)
     passes = sum(score.steps - 1 for score in scores)
-    seconds = sum(score.expected_seconds for score in scores)
-    own = sum(score.plain_seconds for score in scores) / seconds if seconds else 0.0
     ratio = _speedup(rows)
     per_forward = tokens / max(passes, 1)
-    return Advice(setting, per_forward, predicted or own, ratio.value or None, ratio.interval)
+    return Advice(setting, per_forward, predicted, ratio.value or None, ratio.interval)

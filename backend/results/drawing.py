@@ -9,7 +9,7 @@ from backend.events import Proposed
 from backend.programs.parser import is_program
 from backend.results.figures import FIGURES, pass_cost
 from backend.results.result import Result, Row, result_of
-from backend.results.scoreboard import ENDED, Score, Scoreboard
+from backend.results.scoreboard import ENDED, Moment, Score, Scoreboard
 from backend.results.sentences import beside, doubt, headline, mark, reasons, state
 from backend.types import Request
 
@@ -75,18 +75,18 @@ class Drawer:
     def _extend(self, index: int, score: Score, *, characters: bool) -> None:
         """Add the moments that are new. What was proposed for the last one may still come."""
         until = len(score.moments) - (0 if score.state in ENDED else 1)
-        start = 0.0 if characters else score.commits[0].clock if score.commits else 0.0
+        start = 0.0 if characters else score.ttft
         lines: list[str] = []
         for number in range(self._drawn[index], until):
             moment = score.moments[number]
             wrote = sum(len(text) for _, text in moment.spans) if characters else moment.tokens
-            first = moment.step == 1 and number in score.step_at and not characters
+            first = moment.number == 1 and moment.step and not characters
             self._amounts[index] += score.ahead if first else wrote
             line = [
                 round(max(moment.clock - start, 0.0), 5),
                 self._amounts[index],
                 moment.spans,
-                _detail(score, number),
+                _detail(moment),
             ]
             lines.append(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n")
         self._drawn[index] = max(until, self._drawn[index])
@@ -98,17 +98,16 @@ def drawing(board: Scoreboard, request: Request, race: int = 0) -> Drawing:
     return Drawer(board, request, race).draw()
 
 
-def _detail(score: Score, number: int) -> Drawing | None:
+def _detail(moment: Moment) -> Drawing | None:
     """The inside of a step: how wide its pass was and how long it took, what was guessed and what
     became of it, what the target chose behind that, and for each token that it committed the most
     likely ones in its place. None of what was no step.
     """
-    step, moment = score.step_at.get(number), score.moments[number]
+    step, seen = moment.step, moment.proposed or Proposed(0, [], [], [], [], "")
     if step is None:
         return None
-    seen = score.proposed_at.get(number) or Proposed(0, [], [], [], [], "")
     return {
-        "pass": moment.step,
+        "pass": moment.number,
         "rows": step.rows,
         "ms": round(step.seconds["total"] * 1e3, 2),
         "parts": {name: round(s * 1e3, 2) for name, s in step.seconds.items() if name != "total"},

@@ -122,19 +122,20 @@ def progress_of(score: Score, unit: Unit) -> list[Commit]:
     that one, those that a grammar forced beside it included. Of a program, by the clock since its
     beginning: characters, given ones too. [] before the first step.
     """
-    if not score.commits:
-        return []
-    if unit == "token":
-        first, *later = score.commits
-        commits = [first._replace(clock=0.0, tokens=score.ahead)]
-        return commits + [each._replace(clock=each.clock - first.clock) for each in later]
-    commits, characters = [Commit(0.0, 0)], 0
-    for index, moment in enumerate(score.moments):
-        characters += sum(len(text) for _, text in moment.spans)
-        if index in score.step_at:
-            done = score.commits[moment.step - 1]
-            commits.append(done._replace(tokens=characters))
+    commits = [Commit(0.0, 0)] if unit == "character" and score.steps else []
+    characters = 0
+    for moment in score.moments:
+        step, characters = moment.step, characters + sum(len(text) for _, text in moment.spans)
+        if step is None:
+            continue
+        if unit == "character":
+            commits.append(Commit(moment.clock, characters, step.rows, step.calls))
             characters = 0
+        elif not commits:
+            commits.append(Commit(0.0, score.ahead, step.rows, step.calls))
+        else:
+            clock = moment.clock - score.ttft
+            commits.append(Commit(clock, moment.tokens, step.rows, step.calls))
     return commits
 
 

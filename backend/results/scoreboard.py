@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from backend.costs import UNKNOWN_COSTS, PassCosts
 from backend.decoding.seams import UNDECIDED, Decision
@@ -27,7 +27,6 @@ from backend.events import (
     Started,
     Step,
 )
-from backend.results.intervals import Commit
 from backend.strategies.column import RACE_MODEL, Column
 from backend.strategies.registry import BASELINE
 
@@ -40,16 +39,23 @@ MOST_POSITIONS = 64
 PARTS = ("draft", "mask", "forward", "rest")
 
 
-class Moment(NamedTuple):
-    """An event that showed text or committed tokens: when it ended on the column's own clock, how
-    many tokens this run committed with it, and the [origin, text] pairs that it showed. It is, or
-    stands behind, step number `step` (0: none yet).
+@dataclass(slots=True)
+class Moment:
+    """An event that showed text or committed tokens: when it ended on the column's own clock, and
+    the [origin, text] pairs that it showed. It is, or stands behind, step `number` (0: none yet).
+    `step`, with what was proposed in it, is None of given text, and of text that was held back.
     """
 
     clock: float
-    tokens: int
     spans: list[list[str]]
-    step: int
+    number: int
+    step: Step | None = None
+    proposed: Proposed | None = None
+
+    @property
+    def tokens(self) -> int:
+        """How many it committed, also where their ids are not known."""
+        return len(self.step.origins) if self.step else 0
 
 
 @dataclass
@@ -70,9 +76,7 @@ class Score:
     model: str = ""  # what runs where, in words
     spec: dict[str, str] = field(default_factory=dict)  # the same by part; {}: unknown
     tokenizer: str = ""  # fingerprint of what the token ids mean; "": unknown
-
     clock: str = "own"  # whose time the seconds are of: the column's own, "server" or "network"
-
     keeps_text: bool = True  # False: it promises the distribution alone
 
     prompt_tokens: int = 0
@@ -84,11 +88,7 @@ class Score:
     tokens: list[int] = field(default_factory=list)  # ids of the whole answer; []: unknown
     gaps: list[float] = field(default_factory=list)  # between the two best scores; inf: unknown
     length: int = 0  # tokens of the answer, also where their ids are not known
-
-    commits: list[Commit] = field(default_factory=list)  # of each step
     moments: list[Moment] = field(default_factory=list)  # all that was shown, in order
-    step_at: dict[int, Step] = field(default_factory=dict)  # by moment, if it was one
-    proposed_at: dict[int, Proposed] = field(default_factory=dict)  # by moment, where known
 
     seconds: float = 0.0
     ttft: float = 0.0
@@ -107,17 +107,18 @@ class Score:
     overlaps: list[float] = field(default_factory=list)  # 1 - TV, row by row; []: not computed
     depths: Counter[tuple[int, int]] = field(default_factory=Counter)  # (drafted, accepted)
     widths: Counter[int] = field(default_factory=Counter)  # rows of a pass -> passes
-    last_rows: int = 1  # of the last pass
 
     costs: PassCosts = UNKNOWN_COSTS
     draft_cost: float = 0.0  # seconds of a pass of the draft
-    expected_seconds: float = 0.0  # that the passes should take, drafting included
-    plain_seconds: float = 0.0  # that plain decoding should take for as many tokens
     decision: Decision = UNDECIDED  # what the drafter decided last
 
-    def add(self, event: Event) -> None:
-        if not isinstance(event, Step):
-            self._pass_time(event)
+    def add(self, event: Event) -> None:  # noqa: C901, PLR0912 (one case an event)
+        if isinstance(event, Step):
+            self._step(event)
+            return
+        self.seconds += getattr(event, "seconds", 0.0)
+        if spans := getattr(event, "spans", []):
+            self.moments.append(Moment(self.seconds, spans, self.steps))
         match event:
             case Started():
                 self.state = "prefill"
@@ -128,34 +129,15 @@ class Score:
                 self.reused = event.reused
                 self.prefilled = min(event.reused, self.prompt_tokens)
             case CostsKnown():
-                each, row = event.context_slope
+                by_token, by_row = event.context_slope
                 widths, passes = tuple(event.widths), tuple(event.passes)
-                self.costs = PassCosts(widths, passes, event.width_change, (each, row))
+                self.costs = PassCosts(widths, passes, event.width_change, (by_token, by_row))
                 self.draft_cost = event.draft
-                self._expect_anew()
             case Prefilled():
                 self.prefilled = max(self.prefilled, min(event.done, self.prompt_tokens))
-            case Step():
-                self._step(event)
             case Proposed():
-                self.proposed_at[len(self.moments) - 1] = event
-            case Finished():
-                self.state = "stopped" if event.reason in CUT_SHORT else "done"
-                self.reason, self.expected = event.reason, event.expected
-            case Failed():
-                self.state, self.message = "failed", event.message
-            case _:
-                self._rarely(event)
-
-    def _pass_time(self, event: Event) -> None:
-        """Whatever takes time of the column's clock, or shows text, says so; a step says more."""
-        self.seconds += getattr(event, "seconds", 0.0)
-        if spans := getattr(event, "spans", []):
-            self.moments.append(Moment(self.seconds, 0, spans, self.steps))
-
-    def _rarely(self, event: Event) -> None:
-        """Fold in decisions, and events of programs, full contexts and finished texts."""
-        match event:
+                if self.moments:
+                    self.moments[-1].proposed = event
             case Decided():
                 why, declined = event.why, tuple(event.declined)
                 self.decision = Decision(
@@ -171,6 +153,11 @@ class Score:
                 self.clock = event.clock
                 self.model = event.model or self.model
                 self.prompt_tokens = event.prompt_tokens or self.prompt_tokens
+            case Finished():
+                self.state = "stopped" if event.reason in CUT_SHORT else "done"
+                self.reason, self.expected = event.reason, event.expected
+            case Failed():
+                self.state, self.message = "failed", event.message
             case _:
                 pass
 
@@ -179,24 +166,19 @@ class Score:
         self.seconds += step.seconds["total"]
         self.tokens += step.tokens
         self.gaps += [*step.gaps, *[inf] * (count - len(step.gaps))]
+        self.length += count
         if not self.steps:
             self.ahead = min(step.origins.count("forced"), max(count - 1, 0))
             self.ttft, self.first_block = self.seconds, count - self.ahead
-            self._expect_plainly(self.ahead, self.length)
         elif step.rows:
             self.passes += 1
             self.widths[step.rows] += 1
             self.calls += step.calls
-            self._expect(step.rows, step.calls, count, self.length, self.last_rows)
         elif self.clock != "network":  # over which nobody knows how many passes came together
             self.passes += count - step.accepted
-        self.length += count
-        self.commits.append(Commit(self.seconds, count, step.rows, step.calls))
-        self.step_at[len(self.moments)] = step
         self.state, self.prefilled = "decoding", self.prompt_tokens
-        self.last_rows = step.rows if self.steps else 1
         self.steps += 1
-        self.moments.append(Moment(self.seconds, count, step.spans, self.steps))
+        self.moments.append(Moment(self.seconds, step.spans, self.steps, step))
         self.rows += step.rows
         self.masks += step.masks
         self.overlaps += step.overlaps
@@ -208,29 +190,6 @@ class Score:
         for part in PARTS:
             if part in step.seconds:
                 self.parts[part] = self.parts.get(part, 0.0) + step.seconds[part]
-
-    def _expect(self, rows: int, calls: int, tokens: int, length: int, before: int) -> None:
-        """Add what a pass behind so much of the answer should have taken, and a plain one in its
-        place for each token that it committed; the pass before had `before` rows.
-        """
-        passed = self.costs(rows, self.prompt_tokens + length)
-        changed = self.costs.width_change * (rows != before)
-        self.expected_seconds += passed + changed + calls * self.draft_cost
-        self._expect_plainly(tokens, length)
-
-    def _expect_plainly(self, tokens: int, length: int) -> None:
-        """Add what plain passes take for tokens behind so much of the answer."""
-        self.plain_seconds += tokens * self.costs(1, self.prompt_tokens + length)
-
-    def _expect_anew(self) -> None:
-        """Expect of all passes so far what the costs say that are known now."""
-        self.expected_seconds = self.plain_seconds = 0.0
-        self._expect_plainly(self.ahead, 0)
-        length, before = self.first_block + self.ahead, 1
-        for commit in self.commits[1:]:
-            if commit.rows:
-                self._expect(commit.rows, commit.calls, commit.tokens, length, before)
-            length, before = length + commit.tokens, commit.rows
 
     def token_at(self, character: int) -> int:
         """How many tokens of the answer were shown before the one that holds this character."""
@@ -291,10 +250,10 @@ class Score:
         paths is so long. []: unknown.
         """
         rounds: list[tuple[int, int]] = []
-        for moment, step in self.step_at.items():
-            if step.drafted:  # 0: nothing was guessed, or a library does not say how much
-                seen = self.proposed_at.get(moment)
-                depth = step.drafted if seen is None else seen.depth(step.drafted)
+        for moment in self.moments:
+            step, proposed = moment.step, moment.proposed
+            if step and step.drafted:  # 0: nothing was guessed, or a library does not say how much
+                depth = proposed.depth(step.drafted) if proposed else step.drafted
                 rounds.append((max(depth, step.accepted), step.accepted))
         longest = min(max((offered for offered, _ in rounds), default=0), MOST_POSITIONS)
         return [

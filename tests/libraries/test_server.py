@@ -188,7 +188,9 @@ def test_llama_cpps_own_clock_is_used_where_it_sends_one() -> None:
     with scripted(Script(stream(*LLAMA_CPP))) as address:
         score = raced(f"@{address}")[1].scores[0]
     assert (score.clock, score.text) == ("server", "One two three")
-    assert [commit.clock for commit in score.commits] == pytest.approx([0.05, 0.06, 0.07])
+    assert [moment.clock for moment in score.moments if moment.step] == pytest.approx(
+        [0.05, 0.06, 0.07]
+    )
     assert (score.ttft, score.tpot) == pytest.approx((0.05, 0.01))
     assert (score.prompt_tokens, score.drafted, score.accepted) == (7, 3, 1)
 

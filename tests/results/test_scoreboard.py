@@ -1,137 +1,222 @@
-"""How columns compare: differences, verdict sentences, and a baseline that may be missing."""
+"""A score's figures are what its events come to, whatever their order; columns are compared with
+the right reference, and nothing is claimed without one.
+"""
 
-import random
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
-from boards import board_of, started, step, written
+from boards import SPEC, board_of, started, step
+from hypothesis import given
+from hypothesis import strategies as st
 
-from backend.events import Failed, Finished, Prefilled, Preparing, Started, Step
+from backend.events import Event, Failed, Fed, Filled, Finished, Prefilled, Proposed, Started, Step
 from backend.results.result import result_of
-from backend.results.scoreboard import Difference, Scoreboard
-from backend.results.sentences import comparison
-from backend.strategies.column import default_column, parse_column
-from backend.types import ModelSpec
-
-SPEC = asdict(ModelSpec())
-KV, LOOKUP, GRAMMAR = (default_column(name) for name in ("kv", "lookup", "grammar"))
+from backend.results.scoreboard import Difference, Score, Scoreboard
 
 
-def write(
-    board: Scoreboard,
-    column: int,
-    tokens: list[int],
-    gaps: list[float] | None = None,
-    spec: dict[str, str] | None = None,
-) -> None:
-    """Let a column commit tokens one by one, a second each, twice as fast in column 1."""
-    board.add(Started(column, 5, "m", "one tokenizer", spec or SPEC))
-    for token, gap in zip(tokens, gaps or [1.0] * len(tokens), strict=True):
-        total = 0.5 if column == 1 else 1.0
-        seconds = {"total": total, "draft": 0.0, "mask": 0.0, "forward": total, "rest": 0.0}
-        board.add(Step(column, [token], ["sampled"], [gap], [], 1, 0, 0, seconds))
+def scored(*events: Event) -> Score:
+    score = Score()
+    for event in events:
+        score.add(event)
+    return score
 
 
-def verdict(board: Scoreboard, index: int) -> str:
-    """What is said of the column's text."""
-    return comparison(board, result_of(board).rows[index])
+SPECULATIVE = (
+    Started(0, 100, "a model"),
+    Prefilled(0, 64, 100, 0.5),
+    step(0, [0], 0.25, rows=100),
+    step(0, [1, 2, 3], 0.5, 2, drafted=4, rows=5),
+    step(0, [4], 0.25, drafted=4, rows=5),
+    step(0, [5], 0.25),
+    step(0, [6, 7], 0.5, 1, drafted=2, rows=3),
+    Finished(0, "token limit", [["sampled", "!"]]),
+)
 
 
-def sameness(board: Scoreboard, index: int) -> str:
-    return result_of(board).rows[index].text
+def test_a_speculative_column_worked_out_by_hand() -> None:
+    score = scored(*SPECULATIVE)
+    assert (score.state, score.reason, score.model) == ("done", "token limit", "a model")
+    assert (score.prompt_tokens, score.prefilled) == (100, 100)
+    assert (score.ttft, score.seconds) == (0.75, 2.25)
+    assert (score.tpot, score.tokens_per_forward) == (1.5 / 7, 7 / 4)
+    assert score.tokens_per_second == pytest.approx(7 / 1.5)
+    assert (score.steps, score.rows, score.mean_rows) == (5, 114, 3.5)
+    assert (score.drafted, score.accepted, score.acceptance) == (10, 3, 0.3)
+    assert score.positions == [(3, 2), (3, 1), (2, 0), (2, 0)]
+    assert score.depths == {(4, 2): 1, (4, 0): 1, (2, 1): 1}
+    assert score.parts == {"draft": 0, "mask": 0, "forward": 1.75, "rest": 0}
+    assert score.text == "abcdefgh!"
 
 
-def end(board: Scoreboard, *columns: int) -> None:
-    for column in columns:
-        board.add(Finished(column, "token limit", []))
+def test_the_moments_of_a_column_replay_it() -> None:
+    """Text and tokens come back from them alone, each at its time on the clock."""
+    fed, filled = Fed(0, 3, [["fixed", "Say: "]], 0.5), Filled(0, "a", "K", [["sampled", "k"]])
+    silent = replace(step(0, [10], 0.25, rows=2), spans=[])
+    beginning, chunk, *rest = SPECULATIVE
+    score = scored(beginning, fed, chunk, *rest[:-1], silent, filled, rest[-1])
+    assert [(m.clock, m.tokens, m.number) for m in score.moments] == [
+        (0.5, 0, 0),
+        (1.25, 1, 1),
+        (1.75, 3, 2),
+        (2.0, 1, 3),
+        (2.25, 1, 4),
+        (2.75, 2, 5),
+        (3.0, 1, 6),
+        (3.0, 0, 6),
+        (3.0, 0, 6),
+    ]
+    assert score.text == "Say: abcdefghk!"
+    assert score.values == {"a": "K"}
 
 
-def test_identical_columns_say_so_and_how_far_that_is_known() -> None:
-    board = Scoreboard((KV, LOOKUP, default_column("stateless")))
-    assert verdict(board, 1) == ""
-    write(board, 0, [1, 2, 3])
-    assert verdict(board, 1) == ""
-    write(board, 1, [1, 2])
-    assert verdict(board, 1) == "identical to KV reuse (2 tokens)"
-    write(board, 1, [3])
-    assert verdict(board, 1) == "identical to KV reuse (3 tokens)"
-    write(board, 2, [1])
-    end(board, 0, 1, 2)
-    assert verdict(board, 1) == "identical to KV reuse (3 tokens)"
-    assert verdict(board, 2) == "identical to KV reuse (1 token)"
-    assert verdict(board, 0) == "", "the baseline is not compared with itself"
-    assert board.difference(1) is None
-    board.add(Finished(0, "stopped", []))
-    assert verdict(board, 1) == "identical to KV reuse (3 tokens)"
+def test_tokens_forced_in_the_first_step_are_decode_speed_and_others_are_not() -> None:
+    """A grammar's lane begins tokens ahead; tokens in a server's first chunk took their time."""
+    first, later = step(0, [1, 2, 3], 1.0), (step(0, [4], 0.5), step(0, [5, 6], 1.0))
+    score = scored(first, *later)
+    assert (score.ttft, score.tpot, score.tokens_per_forward) == (1.0, 0.5, 1.5)
+    ahead = scored(replace(first, origins=["sampled", "forced", "forced"]), *later)
+    assert (ahead.ttft, ahead.tpot, ahead.tokens_per_forward) == (1.0, 0.3, 2.5)
 
 
-def test_a_difference_names_a_precision_that_allows_for_it() -> None:
-    board = Scoreboard((KV, LOOKUP))
-    spec = ModelSpec(engine="torch", precision="bf16").parts
-    for column, third in ((0, 3), (1, 9)):
-        write(board, column, [1, 2, third], spec=spec)
-    end(board, 0, 1)
-    assert "bf16 rounds" in verdict(board, 1)
+def test_a_stateless_column_pays_for_its_prefills_in_every_token() -> None:
+    first = (Prefilled(0, 64, 70, 1.0), step(0, [1], 0.5, rows=70))
+    second = (Prefilled(0, 64, 71, 1.0), step(0, [2], 0.5, rows=71))
+    score = scored(Started(0, 70, "m"), *first, *second)
+    assert (score.ttft, score.tpot, score.tokens_per_forward) == (1.5, 1.5, 1)
+    assert score.prefilled == 70
 
 
-def test_a_difference_names_the_token_and_the_baselines_gap_there() -> None:
-    board = Scoreboard((LOOKUP, KV))
-    write(board, 1, [1, 2, 3, 4], [9.0, 8.0, 0.001234, 7.0])
-    write(board, 0, [1, 2, 9, 4], [9.0, 8.0, 5.0, 7.0])
-    end(board, 0, 1)
-    assert board.difference(0) == Difference(2, 0.001234)
-    assert verdict(board, 0) == "differs from KV reuse at token 3 (scores 0.0012 apart)"
+def test_what_is_not_known_is_zero() -> None:
+    for events in ((), (Started(0, 9, "m"),), SPECULATIVE[:3], (Failed(0, "x"),)):
+        score = scored(*events)
+        figures = (score.tpot, score.tokens_per_second, score.tokens_per_forward)
+        assert (*figures, score.acceptance, score.mean_rows) == (0, 0, 0, 0, 0)
+    bare = replace(step(0, [], 0.5, rows=0), origins=["sampled"] * 2, seconds={"total": 0.5})
+    score = scored(Started(0, 9, "remote"), bare, bare, Finished(0, "end of text", []))
+    assert (score.length, score.tokens, score.parts) == (4, [], {})
+    assert (score.tpot, score.tokens_per_forward, score.mean_rows) == (0.25, 1, 0)
 
 
-@pytest.mark.parametrize("baseline", ["missing", "failed", "silent"])
+def test_tokens_that_a_grammar_forces_are_no_drafts() -> None:
+    forced = step(0, [1, 2, 3, 4], 1.0, drafted=2, rows=6, origins=["forced"] * 3 + ["bonus"])
+    score = scored(step(0, [1], 1.0), forced, step(0, [5, 6], 1.0, 1, drafted=2, rows=3))
+    assert (score.forced, score.drafted, score.accepted, score.acceptance) == (3, 4, 1, 0.25)
+    assert (score.positions, score.depths) == ([(2, 1), (2, 0)], {(2, 0): 1, (2, 1): 1})
+
+
+@given(st.data())
+def test_guesses_are_counted_by_their_depth_in_any_trees(data: st.DataObject) -> None:
+    offered, right, events, accepted = Counter[int](), Counter[int](), list[Event](), 0
+    for _ in range(data.draw(st.integers(0, 4))):
+        forced, guesses = data.draw(st.integers(0, 3)), data.draw(st.integers(0, 6))
+        parents = list(range(-1, forced - 1))
+        parents += [
+            data.draw(st.integers(forced - 1, i - 1)) for i in range(forced, forced + guesses)
+        ]
+        paths: list[list[int]] = []
+        for i, parent in enumerate(parents):
+            paths.append([*(paths[parent] if parent >= 0 else []), i])
+        path = data.draw(st.sampled_from([[], *paths]))
+        deep, ours = {len(each) - forced for each in paths}, max(len(path) - forced, 0)
+        offered.update(p for p in deep if p > 0)
+        right.update(range(1, ours + 1))
+        accepted += ours
+        cut = data.draw(st.integers(0, 2))
+        tokens = ["a"] * (len(parents) + cut)
+        chain = parents == list(range(-1, len(parents) - 1))
+        by = [["", len(tokens)]] if tokens else []
+        events.append(step(0, [1] * (len(path) + 1), 1.0, ours, drafted=guesses, rows=9))
+        events.append(Proposed(0, tokens, [] if chain else parents, by, path, "b", cut))
+    score = scored(*events)
+    assert score.positions == [
+        (offered[p], right[p]) for p in range(1, max(offered, default=0) + 1)
+    ]
+    assert sum(each for _, each in score.positions) == score.accepted == accepted
+
+
+@given(st.lists(st.tuples(st.integers(1, 5), st.integers(1, 9), st.integers(0, 8)), min_size=2))
+def test_identities_hold_for_any_stream(blocks: list[tuple[int, int, int]]) -> None:
+    events = [step(0, [1] * n, float(t), min(n - 1, d), drafted=d) for n, t, d in blocks]
+    score = scored(*events)
+    later = len(score.tokens) - score.first_block
+    assert score.ttft + score.tpot * later == pytest.approx(score.seconds)
+    assert sum(score.parts.values()) == pytest.approx(score.seconds) == score.moments[-1].clock
+    assert score.length == len(score.tokens) == sum(m.tokens for m in score.moments)
+
+
+def test_a_record_that_tells_of_endless_guesses_takes_no_memory() -> None:
+    wild = step(0, [1], 0.5, drafted=2**53 - 1, accepted=1)
+    assert scored(Started(0, 9, "m"), wild, wild).positions[:2] == [(2, 2), (2, 0)]
+
+
+@pytest.mark.parametrize(
+    ("event", "state"),
+    [
+        (Started(0, 9, "m"), "prefill"),
+        (Prefilled(0, 4, 9, 0.1), "prefill"),
+        (step(0, [1], 0.1), "decoding"),
+        (Finished(0, "token limit", []), "done"),
+        (Finished(0, "stopped", []), "stopped"),
+        (Failed(0, "It broke."), "failed"),
+    ],
+)
+def test_states_follow_the_events(event: Event, state: str) -> None:
+    assert Score().state == "queued"
+    board = board_of("kv", Started(0, 9, "m"), event)
+    assert (board.scores[0].state, board.ended) == (state, state in ("done", "stopped", "failed"))
+
+
+INT8 = SPEC | {"precision": "int8"}
+
+
+def tokens_of(
+    column: int, tokens: list[int], gap: float = 1.0, spec: Mapping[str, str] = SPEC
+) -> list[Event]:
+    """A column that has written these so far, one by one."""
+    return [started(column, **spec), *(step(column, [token], 1.0, gap=gap) for token in tokens)]
+
+
+def alike(board: Scoreboard) -> list[str]:
+    return [row.text for row in result_of(board).rows]
+
+
+def test_texts_are_compared_as_far_as_both_have_come() -> None:
+    board = board_of("kv lookup stateless", *tokens_of(0, [1, 2, 3]))
+    assert alike(board) == ["", "", ""]
+    for event in tokens_of(1, [1, 2]):
+        board.add(event)
+    assert (board.compared(1), board.difference(1)) == (2, None)
+    for token in (9, 4):
+        board.add(step(1, [token], 1.0))
+    assert (alike(board), board.difference(1)) == (["", "changed", ""], Difference(2, 1.0))
+
+
+@pytest.mark.parametrize("baseline", ["lookup", "kv failed", "kv silent"])
 def test_without_a_baseline_nothing_is_claimed(baseline: str) -> None:
-    board = Scoreboard((LOOKUP if baseline == "missing" else KV, LOOKUP))
-    if baseline != "silent":
-        write(board, 0, [1, 2, 3])
-    write(board, 1, [1, 9, 3])
-    if baseline == "failed":
+    name, _, what = baseline.partition(" ")
+    board = board_of(f"{name} lookup", *tokens_of(1, [1, 9, 3]))
+    for event in [] if what == "silent" else tokens_of(0, [1, 2, 3]):
+        board.add(event)
+    if what == "failed":
         board.add(Failed(0, "It broke."))
-    assert verdict(board, 1) == ""
-    assert board.difference(1) is None
+    assert (alike(board)[1], board.difference(1)) == ("", None)
     assert result_of(board).rows[1].speedup.value == 0
-    assert (board.baseline_index is None) == (baseline != "silent")
-
-
-def test_a_race_has_ended_when_every_column_has_in_whatever_way() -> None:
-    board = Scoreboard((KV, LOOKUP, GRAMMAR))
-    board.add(Finished(0, "stopped", []))
-    board.add(Finished(1, "end of text", []))
-    assert not board.ended
-    board.add(Failed(2, "It broke."))
-    assert board.ended
-    # What is prepared is shown until something happens.
-    board.add(Preparing("Loading..."))
-    assert board.preparing == "Loading..."
-    board.add(Prefilled(0, 1, 2, 0.1))
-    assert board.preparing == ""
+    assert (board.baseline_index is None) == (what != "silent")
 
 
 def test_columns_with_one_grammar_are_compared_with_the_plain_one_among_them() -> None:
-    names = ("kv", "lookup:grammar=date", "grammar:grammar=date", "grammar", "lookup")
-    board = Scoreboard([parse_column(name) for name in names])
-    for column in range(5):
-        board.add(Started(column, 5, "m", "one tokenizer", SPEC))
+    names = "kv lookup:grammar=date grammar:grammar=date grammar lookup"
+    board = board_of(names, *(started(i) for i in range(5)))
     assert [board.reference(i) for i in range(5)] == [None, 2, 0, 0, 0]
     assert [board.must_match(i) for i in range(5)] == [False, True, False, False, True]
-    write(board, 0, [1, 2, 3])
-    write(board, 2, [1, 5, 6])
-    write(board, 1, [1, 5, 7])
-    assert verdict(board, 1).startswith("differs from Grammar (grammar=date) at token 3")
-    assert verdict(board, 2) == "differs from KV reuse at token 2"
     board.add(Failed(2, "It broke."))
-    assert board.reference(1) == 0
-    assert not board.must_match(1)
+    assert (board.reference(1), board.must_match(1)) == (0, False)
 
 
 def test_columns_with_one_title_are_told_apart() -> None:
-    names = ("kv", "kv:grammar=date", "lookup:k=2", "lookup:k=2", "speculative")
-    board = Scoreboard([parse_column(name) for name in names])
+    board = board_of("kv kv:grammar=date lookup:k=2 lookup:k=2 speculative")
     assert [board.name(i) for i in range(5)] == [
         "KV reuse",
         "KV reuse (grammar=date)",
@@ -143,67 +228,34 @@ def test_columns_with_one_title_are_told_apart() -> None:
 
 def test_plain_kv_reuse_is_the_baseline_wherever_it_stands() -> None:
     """On the race's own target if it runs there: another one is what it is compared with."""
-    names = ("kv:grammar=date", "kv@int8", "lookup", "kv")
-    board = Scoreboard([parse_column(name) for name in names])
+    board = board_of("kv:grammar=date kv@int8 lookup kv")
     for failing, baseline in ((2, 3), (3, 1), (1, 0)):
         board.add(Failed(failing, "It broke."))
         assert board.baseline_index == baseline
 
 
-INT8 = SPEC | {"precision": "int8"}
-
-
-def test_columns_on_other_weights_may_differ_and_the_sentence_says_what_is_other() -> None:
-    board = Scoreboard([KV, parse_column("kv@int8"), parse_column("lookup@int8")])
-    write(board, 0, [1, 2, 3, 4])
-    write(board, 1, [1, 2, 9, 9], spec=INT8, gaps=[0.03] * 4)
-    write(board, 2, [1, 2, 9, 8], spec=INT8)
-    assert not board.must_match(1)
-    assert sameness(board, 1) == "different"
-    assert verdict(board, 1) == "differs from KV reuse at token 3"
-    assert board.reference(2) == 1, "the plain column on the same weights"
-    assert board.must_match(2)
-    assert sameness(board, 2) == "changed"
-    assert "differs from KV reuse (int8) at token 4" in verdict(board, 2)
+def test_columns_on_other_weights_may_differ_and_are_compared_among_themselves() -> None:
+    board = board_of(
+        "kv kv@int8 lookup@int8",
+        *tokens_of(0, [1, 2, 3, 4]),
+        *tokens_of(1, [1, 2, 9, 9], spec=INT8),
+        *tokens_of(2, [1, 2, 9, 8], spec=INT8),
+    )
+    assert [board.reference(i) for i in range(3)] == [None, 0, 1]
+    assert alike(board) == ["", "different", "changed"]
     board.add(Failed(1, "It broke."))
     assert board.reference(2) == 0
-
-
-def test_the_same_text_from_other_weights_is_identical() -> None:
-    board = Scoreboard([KV, parse_column("kv@torch/CUDA")])
-    write(board, 0, [1, 2, 3])
-    write(board, 1, [1, 2, 3], spec=SPEC | {"engine": "torch", "device": "CUDA"})
-    end(board, 0, 1)
-    assert verdict(board, 1) == "identical to KV reuse (3 tokens)"
-    assert (sameness(board, 1), board.keeps_text(1)) == ("same", False)
+    same = board_of("kv kv@int8", *tokens_of(0, [1]), *tokens_of(1, [1], spec=INT8))
+    assert (alike(same), same.keeps_text(1)) == (["", "same"], False)
 
 
 @pytest.mark.parametrize("tokenizer", ["", "another"])
-def test_without_a_common_tokenizer_no_token_is_compared(tokenizer: str) -> None:
-    board = Scoreboard([KV, LOOKUP])
-    write(board, 0, [1, 2, 3])
-    write(board, 1, [1, 9, 3])
-    board.add(Started(1, 5, "m", tokenizer, SPEC))
-    assert verdict(board, 1).startswith("not compared with KV reuse")
-    assert (board.difference(1), sameness(board, 1)) == (None, "")
+def test_without_a_common_tokenizer_texts_are_compared_or_nothing(tokenizer: str) -> None:
+    events = [e if isinstance(e, Step) else replace(e, tokenizer=tokenizer) for e in _started(1)]
+    board = board_of("kv lookup", *tokens_of(0, [1, 2, 3]), *events)
+    assert alike(board)[1] == ("" if tokenizer else "changed")
+    assert (board.difference(1) is None) == bool(tokenizer)
 
 
-@pytest.mark.parametrize(
-    ("costs", "verdict"),
-    [
-        ((0.05, 0.05), "faster"),
-        ((0.08, 0.11), "faster"),
-        ((0.06, 0.14), "unclear"),
-        ((0.11, 0.11), "slower"),
-    ],
-)
-def test_faster_and_slower_are_said_of_what_is_shown(costs: Sequence[float], verdict: str) -> None:
-    """The second column's passes take either of two costs, the first's 0.1 s. A column that did
-    what KV reuse does was called slower, at 0.57 of its speed, as the machine had wobbled.
-    """
-    chance = random.Random(1)
-    blocks = [[token] for token in range(1, 61)]
-    events = [step(1, block, chance.choice(costs)) for block in blocks]
-    events = [*events, Finished(1, "token limit", [])]
-    board = board_of("kv lookup", *written(0, blocks, 0.1), started(1), step(1, [0], 1.0), *events)
-    assert result_of(board).rows[1].verdict == verdict
+def _started(column: int) -> list[Started | Step]:
+    return [started(column), *(step(column, [token], 1.0) for token in (1, 9, 3))]
