@@ -19,6 +19,7 @@ from backend.errors import DerbyError
 from backend.events import Decided, Event, Fed, Filled, Step
 from backend.grammar.constraint import GrammarCompiler
 from backend.grammar.sources import GrammarSource
+from backend.programs import runner
 from backend.programs.parser import Gen, parse_program
 from backend.programs.runner import Healing, run_program, slot_grammar, slot_grammars
 from backend.racing.hosts import InlineHost
@@ -292,7 +293,7 @@ def test_a_program_reads_the_text_that_is_shown(
         parts = Parts(engine.open(), tokenizer, Sampler(request.sampling), Clock())
         monkeypatch.undo()
         context = Context(tokenizer.encode("", chat=False), parts)
-        monkeypatch.setattr(Parts, "context", lambda *_args, context=context: context)
+        monkeypatch.setattr(runner, "Context", lambda *_args, context=context: context)
         prompt, board = tokenizer.encode("", chat=False), Scoreboard((parse_column("kv"),))
         for event in run_program(0, program, prompt, request, parts, compile_grammar):
             board.add(event)
