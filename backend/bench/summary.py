@@ -10,7 +10,7 @@ from statistics import median
 
 from backend.bench.plan import Plan
 from backend.bench.rows import Figures, Row
-from backend.results.figures import DASH, factor, milliseconds
+from backend.results.figures import DASH, MEAN, MILLISECONDS, RATIO, SHARE
 from backend.results.intervals import median_ratio
 
 #: Stands for all categories.
@@ -49,24 +49,33 @@ class ColumnResult:
     model: str
 
 
-HEADINGS = ("column", "speed-up", "95% interval", "tokens/pass", "accepted", "TPOT, ms", "TTFT, ms")
-HEADINGS += ("same text",)
+#: What stands above `cells`.
+HEADINGS = (
+    "column",
+    "speed-up",
+    "95% interval",
+    "tokens/pass",
+    "accepted",
+    "TPOT, ms",
+    "TTFT, ms",
+    "same text",
+)
 
 
 def cells(result: ColumnResult) -> list[str]:
     """The result as it is written below HEADINGS."""
-    figures = (
-        ("{:.2f}", result.tokens_per_forward),
-        ("{:.0%}", result.acceptance),
+    speedup, *others = (
+        DASH if value is None else unit.cell(value)
+        for unit, value in (
+            (RATIO, result.speedup),
+            (MEAN, result.tokens_per_forward),
+            (SHARE, result.acceptance),
+            (MILLISECONDS, result.tpot),
+            (MILLISECONDS, result.ttft),
+        )
     )
-    return [
-        result.column,
-        DASH if result.speedup is None else factor(result.speedup),
-        interval_of(result) or DASH,
-        *(DASH if value is None else form.format(value) for form, value in figures),
-        *(DASH if time is None else milliseconds(time) for time in (result.tpot, result.ttft)),
-        f"{result.equal} of {result.prompts}",
-    ]
+    equal = f"{result.equal} of {result.prompts}"
+    return [result.column, speedup, interval_of(result) or DASH, *others, equal]
 
 
 def interval_of(result: ColumnResult) -> str:

@@ -7,13 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import chat_model
 import pytest
 from lib import without_template
 
 from backend.bench.plan import Plan
 from backend.bench.prompts import PLACEHOLDER, Prompt, read_prompts
 from backend.bench.rows import remaining, row_of
-from backend.bench.runner import boards_of, raced, run
+from backend.bench.runner import RAW, boards_of, raced, run
 from backend.bench.summary import by_category, measured, results
 from backend.errors import DerbyError
 from backend.events import Failed
@@ -21,7 +22,7 @@ from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import parse_column
-from backend.text import ByteTokenizer
+from backend.text import ByteTokenizer, HfTokenizer
 from backend.types import ModelSpec, Request
 
 #: A line of Spec-Bench's file, of SPEED-Bench's as it is published, and as its own script makes it.
@@ -48,8 +49,8 @@ def file_of(folder: Path, *lines: dict[str, Any]) -> Path:
 
 
 def plan(*columns: str, model: str = "fake", tokens: int = 24) -> Plan:
-    spec = ModelSpec(model, "fake") if model.startswith("fake") else ModelSpec(model)
-    return Plan(READ, tuple(map(parse_column, columns)), Request("-", tokens), (spec,))
+    chosen = tuple(map(parse_column, columns))
+    return Plan(READ, chosen, Request("-", tokens), (ModelSpec(model, "fake"),))
 
 
 def here(race: Race) -> Scoreboard:
@@ -106,30 +107,15 @@ def test_every_turn_is_asked_on_what_kv_reuse_answered_before() -> None:
         assert {score.prompt_tokens for score in board.scores} == {len(prompt)}
 
 
-@pytest.mark.model
-def test_the_built_in_model_answers_the_chat_and_goes_on_behind_its_end() -> None:
-    """The second turn is the chat template's of the whole chat, and fixed lengths are fixed."""
-    of = replace(
-        plan("lookup", model="built-in"),
-        prompts=[Prompt("own", "Say yes.", ("Say no.",))],
-        request=Request("-", 16, ignore_eos=True),
-    )
-    races, (first, second) = races_of(of, 0)
-    fast: Any = MODELS.get(ModelSpec(), print).tokenizer
-    chat = [
-        {"role": "user", "content": "Say yes."},
-        {"role": "assistant", "content": first.scores[0].text},
-        {"role": "user", "content": "Say no."},
-    ]
-    text = fast.fast.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
-    tokens = fast.fast.encode(text, add_special_tokens=False)
-    request = races[1].request
-    assert fast.encode(request.prompt, chat=True, earlier=request.earlier) == tokens
-    assert {score.prompt_tokens for score in second.scores} == {len(tokens)}
-    for board in (first, second):
-        base, other = board.scores
-        assert other.tokens == base.tokens
-        assert len(base.tokens) == 16
+def test_a_model_reads_the_chat_through_its_own_template(tmp_path: Path) -> None:
+    fast = chat_model.tokenizer()
+    fast.save_pretrained(tmp_path)
+    tokenizer = HfTokenizer(tmp_path, frozenset({chat_model.END}), chat_model.VOCABULARY)
+    turns = (("user", "Who?"), ("assistant", "I."), ("user", "When?"))
+    chat = [{"role": role, "content": text} for role, text in turns]
+    text = str(fast.apply_chat_template(chat, tokenize=False, add_generation_prompt=True))
+    tokens = fast.encode(text, add_special_tokens=False)
+    assert tokenizer.encode("When?", chat=True, earlier=(("Who?", "I."),)) == tokens
 
 
 def test_a_question_counts_once_with_all_its_turns_and_has_a_cell_in_its_category() -> None:
@@ -153,8 +139,10 @@ def test_without_a_chat_template_only_the_first_turn_is_asked(
     raw = replace(of, request=Request("-", 8, chat=False))
     assert [len(row.turns) for row in run(raw, [], here, lambda _: None)] == [1, 1, 1]
     monkeypatch.setattr(ByteTokenizer, "encode", without_template)
-    rows = list(run(of, [], here, lambda _: None))
+    lines = list[str]()
+    rows = list(run(of, [], here, lines.append))
     assert [len(row.turns) for row in rows] == [1, 1, 1]
+    assert lines.count(RAW) == 1
     assert remaining(of, rows) == []
 
 

@@ -16,7 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from lib import without_template
 from recordings import race_of
 from typer.testing import CliRunner, Result
 
@@ -28,7 +27,6 @@ from backend.records.file import as_bytes, load, save
 from backend.records.record import RaceRecord, board
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import parse_column
-from backend.text import ByteTokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
 FAKE = ("--engine", "fake", "--model", "fake-loop", "--max-new-tokens", "24")
@@ -155,16 +153,6 @@ def test_a_benchmark_goes_on_from_its_results(tmp_path: Path) -> None:
     assert [first["column"], second["column"]] == ["KV reuse", "Prompt lookup"]
     assert second["equal"] == second["prompts"] == 2
     assert "belong to another benchmark" in refused(*command, *file, "--seed", "1")
-
-
-def test_bench_sends_raw_prompts_where_there_is_no_chat_template(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(ByteTokenizer, "encode", without_template)
-    result = run(*BENCH, "-c", "kv", "--json")
-    assert result.exit_code == 0
-    assert json.loads(result.stdout)[0]["prompts"] == 2
-    assert result.stderr.count("no chat template") == 1
 
 
 def test_bench_names_the_column_that_failed_after_its_table() -> None:
