@@ -174,52 +174,23 @@ def test_any_tokens_stream_as_they_decode(built_in: HfTokenizer, data: st.DataOb
     assert "".join(pieces) + rest == built_in.fast.decode(tokens, skip_special_tokens=True)
 
 
-def test_a_token_that_begins_with_a_space_keeps_it(tmp_path: Path) -> None:
-    """Such tokenizers strip the space that a text begins with, and so that of a token alone."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    words = ["<unk>", "</s>", "\u2581", "a", "\u2581word", "word", "<0xC3>", "<0xA9>"]
-    made = Tokenizer(models.BPE({word: i for i, word in enumerate(words)}, [], byte_fallback=True))
-    made.pre_tokenizer = pre_tokenizers.Metaspace()
-    made.decoder = decoders.Sequence(
-        [
-            decoders.Replace("\u2581", " "),
-            decoders.ByteFallback(),
-            decoders.Fuse(),
-            decoders.Strip(" ", 1, 0),
-        ]
-    )
-    made.add_special_tokens(["</s>"])
-    PreTrainedTokenizerFast(tokenizer_object=made).save_pretrained(tmp_path)
-    tokenizer = HfTokenizer(tmp_path, frozenset({1}), 8)
-    assert [tokenizer.piece(i) for i in (4, 5, 6, 7, 1)] == [
-        " word",
-        "word",
-        "\ufffd",
-        "\ufffd",
-        "</s>",
-    ]
-
-
 def test_what_follows_a_text_is_encoded_and_shown_as_it_is(tmp_path: Path) -> None:
     """Tokenizers like Llama 2's put a space in front of a text, and take it from what they show."""
-    tokenizer = sentencepiece_like(tmp_path)
+    tokenizer = sentencepiece_like(tmp_path, octets=(0xC3,))
     for text in ("ab", " ab", "  a  b", "", " "):
         stream = tokenizer.stream()
         pieces = [stream.push(token) for token in tokenizer.encode_plain(text)]
         assert "".join(pieces) + stream.flush() == text
     first = tokenizer.encode("ab", chat=False)
     assert first == [1, *tokenizer.encode_plain(" ab")]
+    ids = tokenizer.fast.convert_tokens_to_ids(["\u2581a", "a", "<0xC3>", "</s>"])
+    assert [tokenizer.piece(token) for token in ids] == [" a", "a", "\ufffd", "</s>"]
 
 
 def test_bytes_that_are_no_character_end_no_text(tmp_path: Path) -> None:
-    """A few such bytes in a row were an internal error in the middle of a race ("Invalid prefix
-    encountered while decoding stream").
-    """
     tokenizer = sentencepiece_like(tmp_path, octets=(0xC3, 0xA9, 0xE2, 0x82, 0xAC))
     draw, whole = random.Random(0), 0
-    for _ in range(2000):
+    for _ in range(300):
         tokens = [draw.randrange(90, tokenizer.vocab_size) for _ in range(10)]
         pieces, rest = streamed(tokenizer, tokens)
         text = tokenizer.fast.backend_tokenizer.decode([*tokenizer.encode_plain("a"), *tokens])[1:]
@@ -229,11 +200,8 @@ def test_bytes_that_are_no_character_end_no_text(tmp_path: Path) -> None:
     assert whole
 
 
-@pytest.mark.parametrize(
-    "named", ["LlamaTokenizer", "LlamaTokenizerFast", "GPT2Tokenizer", "GemmaTokenizerFast", 7]
-)
+@pytest.mark.parametrize("named", ["LlamaTokenizer", "GPT2Tokenizer", 7])
 def test_the_stored_tokenizer_counts_whatever_class_is_named(tmp_path: Path, named: object) -> None:
-    """A byte-level tokenizer.json under a Llama tokenizer's name lost its spaces."""
     made = families.byte_tokenizer()
     made.save_pretrained(tmp_path)
     settings = {"tokenizer_class": named, "eos_token": "<|end|>"}
@@ -247,11 +215,7 @@ def test_the_stored_tokenizer_counts_whatever_class_is_named(tmp_path: Path, nam
 
 @pytest.mark.parametrize(
     ("stop", "shown"),
-    [
-        ("<|im_start|>", "ab"),
-        ("<|im_", "abcd"),
-        ("b<", "abcd"),
-    ],
+    [("<|im_start|>", "ab"), ("<|im_", "abcd"), ("b<", "abcd")],
 )
 def test_a_special_token_ends_a_text_by_its_name_and_is_never_shown(
     tmp_path: Path, stop: str, shown: str
@@ -263,23 +227,12 @@ def test_a_special_token_ends_a_text_by_its_name_and_is_never_shown(
     assert (text, stream.stopped) == (shown, shown != "abcd")
 
 
-TRUNCATION = {"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0}
-PADDING = {
-    "strategy": {"Fixed": 8},
-    "direction": "Left",
-    "pad_to_multiple_of": None,
-    "pad_id": 0,
-    "pad_type_id": 0,
-    "pad_token": "<eos>",
-}
-
-
 def test_texts_are_encoded_whole_and_without_pads(tmp_path: Path) -> None:
-    """Such files come from training."""
-    small_tokenizer(tmp_path)
-    path = tmp_path / "tokenizer.json"
-    stored = json.loads(path.read_text()) | {"truncation": TRUNCATION, "padding": PADDING}
-    path.write_text(json.dumps(stored))
+    """Files from training truncate and pad."""
+    stored = small_tokenizer(tmp_path).fast.backend_tokenizer
+    stored.enable_truncation(3)
+    stored.enable_padding(length=8, pad_token="<eos>")  # noqa: S106 (no password)
+    stored.save(str(tmp_path / "tokenizer.json"))
     tokenizer = HfTokenizer(tmp_path, frozenset(), 16)
     tokenizer.fast.chat_template = "{{ messages[0]['content'] }}"
     for _ in range(2):

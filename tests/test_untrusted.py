@@ -41,11 +41,9 @@ class Counted(Untrusted, extra="forbid"):
     [
         ({"count": 10**400}, f"'count' is 1{'0' * 53} [...];", "16"),
         ({"count": True}, "'count' is True;", "whole number"),
-        ({"ratio": "hot"}, "the ratio is 'hot';", "number"),
         ({"ratio": float("nan")}, "the ratio is nan;", "finite"),
         ({"flag": 1}, "'flag' is 1;", "true or false"),
         ({"inner": [{}, {"text": ""}]}, "'inner.1.text' is '';", "at least 1"),
-        ({"inner": [{"text": "\ud800"}]}, "'inner.0.text' is '\\ud800';", "valid string"),
         ({"inner": [{}, {}, {}]}, "'inner' is a list of 3;", "at most 2"),
         ({"unit": "h"}, "'unit' is 'h';", "'s' or 'ms'"),
         ({"name": "bad"}, "'name': bad names", "not taken"),
@@ -68,7 +66,6 @@ def test_the_first_flaw_of_a_form_is_a_place_a_value_and_what_must_be(
         (b'{"count": 10}', "'count' is 10; it must be less than or equal to 9"),
         (b'{"count": 1, "x\\ny": 2}', "'x\\ny' is not known"),
         (b'{"count": 3', "it is not JSON (EOF"),
-        (b'{"count": "\\ud800"}', "it is not JSON"),
         (b'{"count": "\xff"}', "it is not JSON"),
         (b'{"parts": ' + b"[" * 5000, "it holds some 5,001 values, and 4,000 are the most"),
         (b'{"parts": ' + b"[" * 3000, "it is not JSON (recursion limit"),
@@ -76,7 +73,6 @@ def test_the_first_flaw_of_a_form_is_a_place_a_value_and_what_must_be(
     ],
 )
 def test_json_is_bounded_before_it_is_parsed(data: bytes, clause: str) -> None:
-    """60 MB of `{}` took 6.8 s, and their dicts gigabytes."""
     with pytest.raises(UntrustedError) as refused:
         read_json(Counted, data, "it", 4000)
     assert clause in refused.value.clause
@@ -97,11 +93,11 @@ ANYTHING = st.recursive(
 @given(ANYTHING | st.dictionaries(st.sampled_from(sorted(Sent.model_fields)), ANYTHING))
 def test_anything_is_read_or_refused_in_one_short_sentence(value: Any) -> None:
     try:
-        found = read_as(Sent, value)
+        sent = read_as(Sent, value)
     except UntrustedError as error:
         sentence = str(error)
     else:
-        assert read_as(Sent, found.model_dump()) == found
+        assert read_as(Sent, sent.model_dump()) == sent
         return
     assert "\n" not in sentence
     assert len(sentence) < 250

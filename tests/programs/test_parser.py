@@ -1,4 +1,6 @@
-"""Prompt programs: what the tags mean, where each error is, and that no text is too hostile."""
+"""Prompt programs: what is written out parses back, every error names its place, and no text is too
+hostile.
+"""
 
 import pytest
 from hypothesis import given
@@ -82,26 +84,26 @@ def test_escapes_are_four_and_any_other_backslash_stays(written: str, meant: str
     assert parse_program(f'{{{{gen "x" regex="{written}"}}}}').nodes == (Gen("x", regex=meant),)
 
 
-def test_the_assistants_turn_begins_at_its_tag() -> None:
-    source = 'Why?\n{{assistant}}Because {{gen "x"}}'
-    assert parse_program(source) == Program((Text("Because "), Gen("x")), "Why?\n")
-
-
-def test_a_tag_may_stand_in_json_braces() -> None:
-    source = '{"a": {{{gen "x"}}}}'
-    assert parse_program(source).nodes == (Text('{"a": {'), Gen("x"), Text("}}"))
+@pytest.mark.parametrize(
+    ("source", "program"),
+    [
+        ('Why?\n{{assistant}}So {{gen "x"}}', Program((Text("So "), Gen("x")), "Why?\n")),
+        ('{"a": {{{gen "x"}}}}', Program((Text('{"a": {'), Gen("x"), Text("}}")))),
+    ],
+)
+def test_a_tag_begins_the_assistants_turn_or_stands_in_braces_of_json(
+    source: str, program: Program
+) -> None:
+    assert parse_program(source) == program
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
         ('{{gen "x"}}', True),
-        ("{{ select", True),
         ("{{{gen", True),
         ("{{assistant}}", True),
-        ("", False),
         ("{{generate}}", False),
-        ("{{gen_x}}", False),
         ("{{name}} {{end}} {% gen %} { {gen}", False),
     ],
 )
@@ -115,37 +117,27 @@ def test_plain_prompts_with_braces_are_left_alone(text: str, *, expected: bool) 
         ("plain", 1, 1, "no slot"),
         ('é\n  {{gen "x"', 2, 3, "without }}"),
         ("{{", 1, 1, "without }}"),
-        ('{{gen "x" max_tokens', 1, 1, "without }}"),
         ('{{gen "x"} }', 1, 10, "}} must stand where '} }'"),
         ("{{}}", 1, 3, "gen, select"),
         ('{{gen "x"}}\n{{y}}', 2, 1, "'y'"),
-        ('{{x}}{{gen "x"}}', 1, 1, "'x'"),
         ("{{gen x}}", 1, 7, "double quotes"),
         ('{{gen "1x"}}', 1, 7, "'1x'"),
-        ('{{gen "x\\n"}}', 1, 7, "name"),
         ('{{gen "gen"}}', 1, 7, "'gen'"),
         ('{{gen "x}}\n"', 1, 7, "double quotes"),
-        ('{{gen "x\\"', 1, 7, "double quotes"),
         ('{{gen "x" top=1}}', 1, 11, "'top'"),
         ('{{gen "x" max_tokens=1 max_tokens=1}}', 1, 24, "given twice"),
         ('{{gen "x" max_tokens 4}}', 1, 22, "'=' must"),
         ('{{gen "x" max_tokens=}}', 1, 22, "a number"),
         ('{{gen "x" max_tokens=0}}', 1, 22, "is 0; it must lie between 1 and 4096"),
-        ('{{gen "x" max_tokens=4097}}', 1, 22, "between 1 and 4096"),
         ('{{gen "x" max_tokens=1.5}}', 1, 22, "whole number"),
-        ('{{gen "x" max_tokens=²}}', 1, 22, "whole number"),
         (f'{{{{gen "x" max_tokens={"9" * 9000}}}}}', 1, 22, "whole number"),
         ('{{gen "x" temperature=5.1}}', 1, 23, "is 5.1; it must lie between 0 and 5"),
-        ('{{gen "x" temperature=nan}}', 1, 23, "nan"),
         ('{{gen "x" stop=""}}', 1, 16, "stop is 0"),
-        ('{{gen "x" regex=""}}', 1, 17, "regex is 0"),
         (f'{{{{gen "x" regex="{"a" * 1001}"}}}}', 1, 17, "1001; it must lie between 1 and 1000"),
-        ('{{select "x"}}', 1, 13, "double quotes"),
         ('{{select "x" "a"}}', 1, 14, "is 1; it must lie between 2 and 64"),
         (f'{{{{select "x" "{"|".join(map(str, range(65)))}"}}}}', 1, 14, "is 65"),
         ('{{select "x" "a||b"}}', 1, 14, "is empty"),
         ('{{select "x" "a|b|a"}}', 1, 14, "'a' is given twice"),
-        ('{{repeat 2}}{{gen "x"}}', 1, 10, "}} must stand where"),
         ("u{{assistant}}{{assistant}}", 1, 15, "once"),
         ('u{{gen "x"}}{{assistant}}', 1, 13, "without slots"),
         (' {{assistant}}{{gen "x"}}', 1, 2, "behind a text"),

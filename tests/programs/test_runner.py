@@ -1,13 +1,14 @@
-"""Programs: fixed text is fed, slots are decoded, and every strategy fills them alike."""
+"""Programs: fixed text is fed, not generated; slots hold what they allow; every strategy fills them
+alike; and what a model has read is the text that is shown.
+"""
 
 import json
 import re
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from lib import compile_grammar, without_template
+from lib import accepts
 from small_tokenizer import sentencepiece_like, small_tokenizer
 
 from backend.decoding.clock import Clock
@@ -15,20 +16,18 @@ from backend.decoding.loop import Context, Parts
 from backend.decoding.sampling import Sampler
 from backend.decoding.seams import Constraint
 from backend.engines.fake import FakeEngine
-from backend.errors import DerbyError
 from backend.events import Decided, Event, Fed, Filled, Step
 from backend.grammar.constraint import GrammarCompiler
 from backend.grammar.sources import GrammarSource
 from backend.programs import runner
 from backend.programs.parser import Gen, parse_program
-from backend.programs.runner import Healing, run_program, slot_grammar, slot_grammars
+from backend.programs.runner import run_program, slot_grammar, slot_grammars
 from backend.racing.hosts import InlineHost
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import OwnModel, parse_column
-from backend.text import ByteTokenizer
-from backend.types import ModelSpec, Proposal, Request, Sampling
+from backend.types import ModelSpec, Request, Sampling
 
 FAKE = ModelSpec("fake", "fake")
 ONE_TOKEN = ModelSpec("fake-one-token", "fake")
@@ -40,6 +39,8 @@ Word: {{gen "w" max_tokens=7 stop="e" stop=" "}}
 Word: {{gen "w" max_tokens=7 stop="e" stop=" "}}
 Word: {{gen "w" max_tokens=7 stop="e" stop=" "}}
 Again {{colour}} and {{w}}: {{gen "last" max_tokens=4 temperature=1.5}}"""
+#: Loads the built-in model once.
+MODELS = LoadedModels(idle_warm_up=True)
 COLUMNS = ("kv", "stateless", "speculative:k=3", "lookahead", "lookup")
 
 
@@ -47,7 +48,6 @@ def play(
     program: str,
     columns: Sequence[str] = COLUMNS,
     target: ModelSpec = FAKE,
-    engines: LoadedModels | None = None,
     **asked: object,
 ) -> tuple[Scoreboard, list[Event]]:
     # On models of their own none is at the photo finish, at which Stateless would end.
@@ -60,7 +60,7 @@ def play(
         board.add(event)
 
     race = Race(Request(program, 64, **asked), chosen, ModelSpec("-"))  # type: ignore[arg-type]
-    InlineHost(engines or LoadedModels()).run(race, emit, lambda: False)
+    InlineHost(MODELS if target == BUILT_IN else LoadedModels()).run(race, emit, lambda: False)
     assert not [s.message for s in board.scores if s.state == "failed"]
     return board, events
 
@@ -81,9 +81,7 @@ def test_every_strategy_fills_the_slots_alike(
 
 
 def test_the_end_of_a_value_that_shares_a_token_with_the_stop_string_is_shown_once() -> None:
-    """The token `")` ends a value with a quote, which was shown as the value's and again as the
-    fixed text's.
-    """
+    """The token `")` ends a value and begins the fixed text."""
     program = 'print("hello{{gen "a" max_tokens=8 stop=")"}}) # done{{gen "b" max_tokens=2}}'
     for score in play(program, ("kv", "lookup"), BUILT_IN)[0].scores:
         a, b = score.values["a"], score.values["b"]
@@ -129,9 +127,7 @@ def test_fixed_text_is_fed_and_not_generated() -> None:
 @pytest.mark.parametrize("slot", ['gen "a" max_tokens=4', 'select "a" "yes|no"'])
 @pytest.mark.parametrize("heal", [True, False])
 def test_a_program_may_begin_with_a_slot(slot: str, heal: bool) -> None:
-    """A program without a text before its first slot had no token to go on from: every column
-    tried to cut its cache back to -1 tokens, an internal error. It begins as any text does.
-    """
+    """It begins as any text does."""
     board, events = play(f"{{{{{slot}}}}} is it.", COLUMNS, heal=heal)
     plain = board.scores[0]
     assert plain.text == f"{plain.values['a']} is it."
@@ -147,47 +143,14 @@ def test_a_program_may_begin_with_a_slot(slot: str, heal: bool) -> None:
     )
 
 
-def test_a_vocabulary_without_a_beginning_says_what_to_do() -> None:
-    tokenizer = ByteTokenizer()
-    tokenizer.eos_ids, tokenizer.start_id = frozenset(), None
-    engine, request = FakeEngine(), Request('{{gen "a"}}', 4)
-    parts = Parts(engine.open(), tokenizer, Sampler(request.sampling), Clock())
-
-    def compile_nothing(_: object, __: str) -> Constraint:
-        raise AssertionError
-
-    events = run_program(0, parse_program(request.prompt), [], request, parts, compile_nothing)
-    with pytest.raises(DerbyError, match="begin with a slot"):
-        list(events)
-
-
 @pytest.mark.parametrize(
-    ("regex", "texts"),
-    [
-        (r"[0-9]\/[0-9]", ["1/2"]),
-        (r"[0-9]/[0-9]", ["1/2"]),
-        (r"a\\/b", ["a\\/b"]),
-        (r"[\/]x", ["/x"]),
-        ("a\nb", ["a\nb"]),
-    ],
+    ("regex", "text"),
+    [(r"[0-9]\/[0-9]", "1/2"), ("[0-9]/[0-9]", "1/2"), (r"a\\/b", "a\\/b"), ("a\nb", "a\nb")],
 )
-def test_a_slash_in_a_slot_s_regex_is_a_slash(regex: str, texts: Sequence[str]) -> None:
-    r"""A slot's regex `a\/b` was written into the Lark grammar as `/a\\/b/`: the escape that it
-    had was escaped, the slash ended the literal, and the column failed.
-    """
+def test_a_slot_s_regex_may_hold_any_character(regex: str, text: str) -> None:
     source = slot_grammar(Gen("g", regex=regex))
     assert source is not None
-    for text in texts:
-        constraint = compile_grammar(source, ByteTokenizer())
-        constraint.advance(list(text.encode()))
-        assert constraint.finished()
-
-
-def test_a_slot_s_regex_that_ends_in_half_an_escape_is_one_sentence() -> None:
-    board = Scoreboard((parse_column("kv"),))
-    race = Race(Request('One {{gen "a" regex="a\\\\"}}'), board.columns, FAKE)
-    InlineHost(LoadedModels()).run(race, board.add, lambda: False)
-    assert "005C" in board.scores[0].message
+    assert accepts(source, text)
 
 
 def test_a_user_turn_goes_through_the_chat_template() -> None:
@@ -201,20 +164,7 @@ def test_a_full_context_ends_a_program() -> None:
     assert score.reason == "context full"
 
 
-def test_the_first_token_heals_and_the_rest_is_free() -> None:
-    healing = Healing([3, 5], 8)
-    block = Proposal.chain([1, 2])
-    assert healing.cut(block).tokens == ()
-    assert healing.masks_along(Proposal()).allowed.tolist() == [[i in (3, 5) for i in range(8)]]
-    healing.advance([5])
-    assert healing.cut(block) is block
-    assert healing.masks_along(block).allowed.size == 0
-
-
 def test_a_column_s_grammar_binds_every_slot_that_has_none_from_its_start() -> None:
-    """The slots shared one constraint, which the first of them had walked to its end: the others
-    came out empty.
-    """
     program = '{{gen "a" max_tokens=12}}, {{select "b" "x|y"}}, {{gen "a" max_tokens=12}}.'
     score = play(program, ("grammar:grammar=date",))[0].scores[0]
     assert all(re.fullmatch(r"\d{4}-\d\d-\d\d", date) for date in score.values["a"])
@@ -222,58 +172,44 @@ def test_a_column_s_grammar_binds_every_slot_that_has_none_from_its_start() -> N
     assert score.values["b"] in ("x", "y")
 
 
+def run_constrained(folder: Path, text: str, regex: str, sampling: Sampling) -> list[Event]:
+    """A program's events under a column's own grammar, over tokens of several letters."""
+    tokenizer, program = small_tokenizer(folder), parse_program(text)
+    own, compiler = GrammarSource("regex", regex, "own"), GrammarCompiler(tokenizer)
+    compiler.prepare(own, *slot_grammars(program))
+    session = FakeEngine(vocab_size=16).open()
+    parts = Parts(session, tokenizer, Sampler(sampling), Clock())
+    request = Request("any", 8, sampling)
+    return list(run_program(0, program, [], request, parts, compiler.compile, own))
+
+
 @pytest.mark.parametrize("slot", ['gen "v" max_tokens=5', 'select "v" "bc|cc"'])
 def test_healing_goes_together_with_a_grammar(tmp_path: Path, slot: str) -> None:
-    """Healing took the place of the column's own grammar, so that a slot held anything at all."""
-    tokenizer = small_tokenizer(tmp_path)
-    engine, program = FakeEngine(vocab_size=16), parse_program(f"ca{{{{{slot}}}}}a{{{{{slot}}}}}")
-    compiler = GrammarCompiler(tokenizer)
-    own = GrammarSource("regex", "[bc]c", "own")
-    compiler.prepare(own, *slot_grammars(program))
+    text = f"ca{{{{{slot}}}}}a{{{{{slot}}}}}"
     for seed in range(8):
-        request = Request("any", 8, Sampling(0.9, seed=seed))
-        parts = Parts(engine.open(), tokenizer, Sampler(request.sampling), Clock())
-        events = run_program(0, program, [], request, parts, compiler.compile, own)
+        events = run_constrained(tmp_path, text, "[bc]c", Sampling(0.9, seed=seed))
         values = [event.value for event in events if isinstance(event, Filled)]
         assert len(values) == 2
         assert set(values) <= {"bc", "cc"}
 
 
 def test_a_long_option_is_chosen_whole() -> None:
-    """It was cut at 256 tokens, into a value that is none of the options."""
     options = [letter * 300 for letter in "xy"]
     score = play(f'Say {{{{select "a" "{"|".join(options)}"}}}}!', ("kv",))[0].scores[0]
     assert score.values["a"] in options
 
 
-def test_what_is_healed_is_not_lost_with_a_limit(tmp_path: Path) -> None:
-    """A grammar lets the fixed text be spelled anew, in more tokens than a slot may have: what was
-    missing of it vanished from the text and from what the model read.
-    """
-    tokenizer = small_tokenizer(tmp_path)
-    engine, program = FakeEngine(vocab_size=16), parse_program('cab{{gen "v" max_tokens=1}}!')
-    compiler = GrammarCompiler(tokenizer)
-    own = GrammarSource("regex", "[bc]+", "own")
-    compiler.prepare(own)
-    shown = set[str]()
-    for seed in range(30):
-        request = Request("any", 8, Sampling(2.0, seed=seed))
-        parts = Parts(engine.open(), tokenizer, Sampler(request.sampling), Clock())
-        events = list(run_program(0, program, [], request, parts, compiler.compile, own))
-        spans = [text for e in events for _, text in getattr(e, "spans", [])]
-        values = [event.value for event in events if isinstance(event, Filled)]
-        assert "".join(spans) == f"cab{values[0]}!"
-        shown.add("".join(spans))
-    assert len(shown) > 1
-
-
-def test_a_program_without_a_question_needs_no_chat_template(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """On base models it was refused: the system prompt of a template was looked for."""
-    monkeypatch.setattr(ByteTokenizer, "encode", without_template)
-    board, _ = play('Once {{gen "v" max_tokens=4}}.', ("kv", "lookup"))
-    assert board.scores[0].reason == "end of program"
+def test_healed_text_is_not_lost_with_a_limit(tmp_path: Path) -> None:
+    """A grammar lets the fixed text be spelled anew, in more tokens than a slot may have."""
+    texts = set[str]()
+    for seed in range(12):
+        program = 'cab{{gen "v" max_tokens=1}}!'
+        events = run_constrained(tmp_path, program, "[bc]+", Sampling(2.0, seed=seed))
+        text = "".join(text for e in events for _, text in getattr(e, "spans", []))
+        (value,) = [event.value for event in events if isinstance(event, Filled)]
+        assert text == f"cab{value}!"
+        texts.add(text)
+    assert len(texts) > 1
 
 
 @pytest.mark.parametrize("heal", [True, False])
@@ -281,9 +217,7 @@ def test_a_program_without_a_question_needs_no_chat_template(
 def test_a_program_reads_the_text_that_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, heal: bool
 ) -> None:
-    """Tokenizers like Llama 2's put a space in front of every fixed text, which was not shown, and
-    took one from each slot's value.
-    """
+    """Tokenizers like Llama 2's put a space in front of a text, and take it from what they show."""
     tokenizer = sentencepiece_like(tmp_path)
     engine = FakeEngine(vocab_size=tokenizer.vocab_size)
     slots = [f'{{{{gen "{name}" max_tokens=6 stop="b"}}}}' for name in "xyz"]
@@ -295,7 +229,7 @@ def test_a_program_reads_the_text_that_is_shown(
         context = Context(tokenizer.encode("", chat=False), parts)
         monkeypatch.setattr(runner, "Context", lambda *_args, context=context: context)
         prompt, board = tokenizer.encode("", chat=False), Scoreboard((parse_column("kv"),))
-        for event in run_program(0, program, prompt, request, parts, compile_grammar):
+        for event in run_program(0, program, prompt, request, parts, lambda *_: Constraint()):
             board.add(event)
         stream = tokenizer.stream()
         whole = "".join(map(stream.push, context.tokens)) + stream.flush()
@@ -305,27 +239,18 @@ def test_a_program_reads_the_text_that_is_shown(
 
 @pytest.mark.model
 def test_healing_lets_the_model_spell_as_it_has_learnt() -> None:
-    """Ten sentences to be called happy or sad: cut off before the space, the model always said
-    happy, for it knows these words with the space in front of them only.
+    """Cut off before the space, the model always answers happy: it knows these words with the space
+    in front of them only.
     """
     items = ["I love this film.", "The soup was cold.", "What a lovely day!", "My train was late."]
     text = "Is the sentence happy or sad?\n\nSentence: The sun shines and I am glad.\n"
     text += "Feeling: happy\n\nSentence: I lost my keys in the rain.\nFeeling: sad\n"
     for item in items:
         text += f'\nSentence: {item}\nFeeling: {{{{select "feeling" "happy|sad"}}}}\n'
-    engines = LoadedModels(idle_warm_up=True)
-    healed = play(text, ("kv",), BUILT_IN, engines)[0].scores[0].values["feeling"]
-    bent = play(text, ("kv",), BUILT_IN, engines, heal=False)[0].scores[0].values["feeling"]
+    healed = play(text, ("kv",), BUILT_IN)[0].scores[0].values["feeling"]
+    bent = play(text, ("kv",), BUILT_IN, heal=False)[0].scores[0].values["feeling"]
     assert healed == ["happy", "sad", "happy", "sad"]
     assert bent != healed
-
-
-@pytest.mark.thorough
-@pytest.mark.model
-def test_a_program_may_begin_with_a_slot_on_the_built_in_model() -> None:
-    columns = ("kv", "lookup")
-    board, _ = play('{{gen "a" max_tokens=4}}.', columns, BUILT_IN)
-    assert board.scores[0].values == board.scores[1].values
 
 
 @pytest.mark.thorough
@@ -339,12 +264,7 @@ def test_every_strategy_fills_the_slots_alike_on_the_built_in_model(temperature:
         assert score.tokens == board.scores[0].tokens
 
 
-def test_a_program_s_decisions_are_told_once_for_all_of_its_slots() -> None:
-    """Each slot told them anew, and none summed up what had been drafted."""
-    _, events = play(PROGRAM, ("kv", "lookup", "lookahead"))
-    lookup = [event for event in events if isinstance(event, Decided) and event.column == 1]
-    assert len(lookup) == 1
-    assert re.search(r"in \d+ of \d+ passes", lookup[0].why) or lookup[0].declined
-    lookahead = [event for event in events if isinstance(event, Decided) and event.column == 2]
-    assert all(a != b for a, b in pairwise(lookahead))
-    assert lookahead
+def test_a_program_s_decisions_are_summed_up_once_for_all_of_its_slots() -> None:
+    _, events = play(PROGRAM, ("kv", "lookup"))
+    decisions = [event for event in events if isinstance(event, Decided) and event.column == 1]
+    assert len(decisions) == 1
