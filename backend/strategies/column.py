@@ -1,10 +1,8 @@
 """A column of a race: a strategy with its settings and, if it wants, a model of its own."""
 
-import csv
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from io import StringIO
 from typing import Any
 
 from backend.decoding.sampling import COLDEST
@@ -91,14 +89,14 @@ class Column:
     def __str__(self) -> str:
         """The column as the command line takes it; `parse_column` reads it back."""
         changed = self.changed()
-        if self.name == SERVER.name and "," not in self.settings()["at"]:
-            rest = _row(f"{name}={text}" for name, text in changed.items() if name != "at")
-            return f"@{self.settings()['at']}{f':{rest}' if rest else ''}"
+        head = f"{self.name}@{self.model.place}" if self.model.place else self.name
+        if self.name == SERVER.name:
+            changed.pop("at", "")
+            head = f"@{self.settings()['at']}"
         if self.model.name:
             changed = {"model": self.model.name} | changed
-        settings = _row(f"{name}={text}" for name, text in changed.items())
-        place = f"@{self.model.place}" if self.model.place else ""
-        return f"{self.name}{place}{f':{settings}' if settings else ''}"
+        settings = ",".join(f"{name}={text}" for name, text in changed.items())
+        return f"{head}:{settings}" if settings else head
 
     def changed(self) -> dict[str, str]:
         """The settings that differ from the usual ones, written out.
@@ -140,6 +138,8 @@ class Column:
         """This column on that model. Raises DerbyError for a column that runs elsewhere."""
         if not self.strategy.loads and model != RACE_MODEL:
             raise _misplaced(model.place or model.name, self.title)
+        if model.name:
+            read_as(Name, model.name, f"{self.title}: model")
         return replace(self, model=model)
 
     @property
@@ -235,29 +235,7 @@ def default_column(name: str) -> Column:
 
 
 #: A server's column: its name or address, then settings.
-_SERVED = re.compile(r"@([^,]+?)(?::(\"?\w+\s*=.*))?")
-
-
-def _row(settings: Iterable[str]) -> str:
-    """The settings with commas between them; one with a comma of its own, such as a path, in
-    double quotes, as CSV has it.
-    """
-    text = StringIO()
-    csv.writer(text, lineterminator="").writerow(settings)
-    return text.getvalue()
-
-
-def _settings(row: str, column: str) -> list[str]:
-    """The settings that `_row` joined. Raises DerbyError for what is none, and quotes that do not
-    close.
-    """
-    try:
-        settings = [*filter(None, next(csv.reader([row], skipinitialspace=True, strict=True), []))]
-    except csv.Error:
-        settings = [""]
-    if not all("=" in part for part in settings):
-        raise DerbyError(f'Write settings in column {column!r:.80} as name=value, "name=a,b".')
-    return settings
+_SERVED = re.compile(r"@([^,]+?)(?::(\w+\s*=.*))?")
 
 
 def parse_column(text: str, own: GrammarSource | None = None) -> Column:
@@ -275,13 +253,15 @@ def parse_column(text: str, own: GrammarSource | None = None) -> Column:
     name, at, place = head.partition("@")
     column = default_column(name)
     values: dict[str, Any] = {}
-    for part in _settings(rest, text):
-        key, _, value = part.partition("=")
+    for part in filter(str.strip, rest.split(",")):
+        key, sign, value = part.partition("=")
+        if not sign:
+            raise DerbyError(f"Write settings in column {text!r:.80} as name=value.")
         values[key.strip()] = value.strip()
     model = _place(place, text, column.strategy) if at else RACE_MODEL
     if "model" in values and column.strategy.loads:
-        named = read_as(Name, values.pop("model"), f"{column.title}: model")
-        model = replace(model, name=named)
+        name = read_as(Name, values.pop("model"), f"{column.title}: model")
+        model = replace(model, name=name)
     if own and column.grammar:
         values.setdefault("grammar", OWN)
     if values.get("grammar") == OWN:

@@ -12,7 +12,7 @@ from backend.strategies.settings import (
     Choice,
     ModelChoice,
     ServerChoice,
-    TextLine,
+    Setting,
     WholeNumber,
     grammar_choice,
 )
@@ -105,7 +105,7 @@ SERVER = Strategy(
     settings=(
         # The usual one is where llama.cpp's listens.
         ServerChoice("at", "Server", "Its name or address.", "http://127.0.0.1:8080"),
-        TextLine("model", "Model", "The model's name there; first: the first listed.", ANY_MODEL),
+        Setting("model", "Model", "The model's name there; first: the first listed.", ANY_MODEL),
     ),
     keeps_text=lambda _values: False,
     verified=(),

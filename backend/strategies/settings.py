@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from annotated_types import Len
+from pydantic import AfterValidator
 
 from backend.errors import check_range, unknown
 from backend.grammar.sources import GrammarSource, shipped
@@ -19,14 +20,21 @@ K_HELP = "Tokens guessed per pass, at most."
 #: What naming a size sets: who names one wants that size.
 NAMED_SIZE = {"auto": False}
 
+
+def _without_comma(name: str) -> str:
+    if "," in name:
+        raise ValueError(f"{name!r:.60} has a comma, which separates settings: rename it")
+    return name
+
+
 #: The name of a model, a file or an address.
-Name = Annotated[str, Len(1, 200)]
+Name = Annotated[str, Len(1, 200), AfterValidator(_without_comma)]
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One value that a user may set. `fixes` are other settings that naming this one sets, unless
-    they are named too.
+    """One value that a user may set, a line of text. `fixes` are other settings that naming this
+    one sets, unless they are named too.
     """
 
     name: str
@@ -97,11 +105,6 @@ class ModelChoice(Setting):
     """One of `options`, or the name of a model."""
 
     options: tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class TextLine(Setting):
-    """A line of text, such as an address."""
 
 
 @dataclass(frozen=True, slots=True)

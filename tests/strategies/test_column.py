@@ -1,7 +1,8 @@
-"""A column in words: what users may write, what it means, and that it is written back the same."""
+"""A column in words: whatever users write is a column or one sentence, a column is written so that
+it is read back, no longer than need be, and each kind of setting takes its own values alone.
+"""
 
 import re
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -24,16 +25,18 @@ from backend.strategies.registry import strategies
 from backend.strategies.settings import (
     Choice,
     Flag,
+    GrammarChoice,
     ModelChoice,
     ServerChoice,
     Setting,
-    TextLine,
     WholeNumber,
+    grammar_choice,
 )
 from backend.types import ModelSpec
 
 OWN = GrammarSource("regex", "a+", "mine")
 MODEL_NAMES = st.from_regex(r"[\w./~-]{1,30}", fullmatch=True)
+SERVERS = ["http://h:1", "https://a.b/c/v1", "http://[::1]:8", "vllm"]
 
 
 def values_of(setting: Setting) -> st.SearchStrategy[Any]:
@@ -48,11 +51,11 @@ def values_of(setting: Setting) -> st.SearchStrategy[Any]:
         case ModelChoice(options=options):
             values = st.sampled_from([value for value, _ in options]) | MODEL_NAMES
         case ServerChoice():
-            values = st.sampled_from(["http://h:1", "https://a.b/c/v1", "http://[::1]:8", "vllm"])
-        case TextLine():
-            values = MODEL_NAMES
-        case _:
+            values = st.sampled_from(SERVERS)
+        case GrammarChoice():
             values = st.sampled_from([None, OWN, *shipped().values()])
+        case _:
+            values = MODEL_NAMES
     return st.just(setting.default) | values
 
 
@@ -76,18 +79,14 @@ def columns(draw: st.DrawFn) -> Column:
 
 
 def own_of(column: Column) -> GrammarSource | None:
-    """The user's own grammar, given along with columns that ask for it."""
+    """The user's own grammar, which goes along with columns that name it."""
     return OWN if column.settings().get("grammar") == OWN else None
 
 
-@given(columns())
-def test_a_column_is_written_so_that_it_is_read_back(column: Column) -> None:
-    assert parse_column(str(column), own_of(column)) == column
-    assert "\n" not in str(column)
-
-
 @given(columns(), columns())
-def test_columns_that_differ_are_written_differently(one: Column, other: Column) -> None:
+def test_a_column_is_written_so_that_it_alone_is_read_back(one: Column, other: Column) -> None:
+    assert parse_column(str(one), own_of(one)) == one
+    assert "\n" not in str(one)
     assert (str(one) == str(other)) == (one == other)
     if one.name == other.name:
         assert (one.label == other.label) == (one == other)
@@ -95,35 +94,25 @@ def test_columns_that_differ_are_written_differently(one: Column, other: Column)
 
 @given(columns())
 def test_a_column_is_written_no_longer_than_need_be(column: Column) -> None:
-    """Leaving out any setting that is written makes another column; but the usual W, N and G are
-    written all three, though one of them would do for auto=off (see test_settings).
+    """Without any setting that is written it is another column, but for the usual W, N and G, of
+    which one would do.
     """
     head, _, settings = str(column).partition(":")
     parts = settings.split(",") if settings else []
     assume(not {"window=5", "level=3", "guesses=5"} <= set(parts))
-    for left_out in range(len(parts)):
-        rest = ",".join(parts[:left_out] + parts[left_out + 1 :])
-        own = None if parts[left_out] == "grammar=own" else own_of(column)
+    for index in range(len(parts)):
+        rest = ",".join(parts[:index] + parts[index + 1 :])
+        own = None if parts[index] == "grammar=own" else own_of(column)
         assert parse_column(f"{head}:{rest}", own) != column
-
-
-def test_a_grammar_that_is_taken_off_is_written() -> None:
-    """It was taken for what goes without saying, and a freed column came back with its grammar."""
-    freed = parse_column("grammar:grammar=none")
-    assert str(freed) == "grammar:grammar=none"
-    assert freed.label == "Grammar (grammar=none)"
 
 
 @pytest.mark.parametrize(
     ("place", "model", "label"),
     [
         ("@int8", OwnModel(precision="int8"), "int8"),
-        ("@openvino/int8", OwnModel("", "openvino", "int8"), "openvino/int8"),
         ("@torch/bf16/CUDA", OwnModel("", "torch", "bf16", "CUDA"), "torch/bf16/CUDA"),
-        ("@torch", OwnModel("", "torch"), "torch"),
         ("@int4-exact/CPU", OwnModel("", "", "int4-exact", "CPU"), "int4-exact/CPU"),
         ("@GPU.1", OwnModel(device="GPU.1"), "GPU.1"),
-        ("@fp32/GPU", OwnModel("", "", "fp32", "GPU"), "fp32/GPU"),
         ("@ torch / CPU ", OwnModel("", "torch", "", "CPU"), "torch/CPU"),
         (":model=owner/model", OwnModel("owner/model"), "owner/model"),
         ("@int8:model=./x.y", OwnModel("./x.y", "", "int8"), "./x.y, int8"),
@@ -135,39 +124,33 @@ def test_a_column_may_run_on_a_model_of_its_own(place: str, model: OwnModel, lab
         column = parse_column(f"{name}{place}")
         assert column == default_column(name).on(model)
         assert column.label == (f"{column.title} ({label})" if label else column.title)
-    bound = parse_column(f"lookup{place}{',' if ':' in place else ':'}k=3")
-    assert bound == parse_column("lookup:k=3").on(model)
 
 
-def test_what_a_column_does_not_name_is_the_races_choice_on_the_same_engine() -> None:
-    race = ModelSpec("a/b", "openvino", "int8", "GPU")
-    assert default_column("kv").target(race) == race
-    assert parse_column("kv@int4").target(race) == replace(race, precision="int4")
-    assert parse_column("kv@openvino").target(race) == race
-    assert parse_column("kv@openvino/CPU").target(race) == replace(race, device="CPU")
-    assert parse_column("kv:model=c/d").target(race) == replace(race, name="c/d")
+@pytest.mark.parametrize(
+    ("column", "target"),
+    [
+        ("kv", ModelSpec("a/b", "openvino", "int8", "GPU")),
+        ("kv@int4", ModelSpec("a/b", "openvino", "int4", "GPU")),
+        ("kv@openvino/CPU", ModelSpec("a/b", "openvino", "int8", "CPU")),
+        ("kv:model=c/d", ModelSpec("c/d", "openvino", "int8", "GPU")),
+        ("kv@torch", ModelSpec("a/b", "torch", "fp32", "CPU")),
+        ("kv@torch/bf16/CUDA:model=c/d", ModelSpec("c/d", "torch", "bf16", "CUDA")),
+    ],
+)
+def test_what_a_column_does_not_name_is_the_races_choice_or_its_engines(
+    column: str, target: ModelSpec
+) -> None:
+    assert parse_column(column).target(ModelSpec("a/b", "openvino", "int8", "GPU")) == target
 
 
-def test_on_another_engine_it_is_that_engines_usual_choice() -> None:
-    """The race's int8 copy on a GPU would be no model that torch can run."""
-    race = ModelSpec("a/b", "openvino", "int8", "GPU")
-    assert parse_column("kv@torch").target(race) == ModelSpec("a/b", "torch", "fp32", "CPU")
-    assert parse_column("kv@torch/bf16/CUDA:model=c/d").target(race) == ModelSpec(
-        "c/d", "torch", "bf16", "CUDA"
-    )
-
-
-def test_a_columns_models_can_be_renamed() -> None:
-    """The page takes labels. A draft that is no model's name is left as it is."""
-
-    def named(text: str) -> Column:
+def test_a_columns_models_can_be_renamed_and_copies_of_its_own_are_none() -> None:
+    def renamed(text: str) -> Column:
         return parse_column(text).named(lambda name: f"/models/{name}")
 
-    assert named("kv:model=llama").model == OwnModel("/models/llama")
-    assert named("speculative:draft=llama").settings()["draft"] == "/models/llama"
+    assert renamed("kv:model=llama").model == OwnModel("/models/llama")
+    assert renamed("speculative:draft=llama").settings()["draft"] == "/models/llama"
     for draft in ("hybrid", "trained", "int4", "int8", "bf16"):
-        assert named(f"speculative:draft={draft}").settings()["draft"] == draft
-    assert named("speculative") == parse_column("speculative")
+        assert renamed(f"speculative:draft={draft}").settings()["draft"] == draft
     assert parse_column("speculative:draft=a/b").drafts == {"draft": "a/b"}
     assert parse_column("speculative:draft=int4").drafts == parse_column("kv").drafts == {}
 
@@ -178,75 +161,53 @@ def test_a_grammar_of_ones_own_goes_where_it_is_asked_for() -> None:
     assert parse_column("lookup", OWN).grammar is None
     assert parse_column("grammar:grammar=date", OWN).grammar == shipped()["date"]
     assert parse_column("grammar:grammar=none", OWN).grammar is None
-    with pytest.raises(DerbyError, match="name its file"):
-        parse_column("grammar:grammar=own")
-
-
-def test_several_settings_at_once_leave_the_others_alone() -> None:
-    column = parse_column(" lookahead:window=7, level=4,")
-    asked = {"auto": False, "window": 7, "level": 4}
-    assert column.settings() == {**default_column("lookahead").settings(), **asked}
-    assert column.label == "Lookahead (window=7, level=4)"
-    assert str(column) == "lookahead:window=7,level=4"
-    assert str(column.with_settings({"auto": True})) == "lookahead:auto=true,window=7,level=4"
+    forged = GrammarSource("regex", "a+", "date")
+    assert grammar_choice(None).text(forged) == "own", "a shipped name does not make it shipped"
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("written", "text", "automatic"),
     [
-        ("", "column ''"),
-        ("nope", "column 'nope'"),
-        ("KV", "column 'KV'"),
-        ("kv:window=5", "'window' here: choose cache or grammar"),
-        ("lookup:window=5", "'window' here: choose auto, k, ngram, cache"),
-        ("server@openvino:at=http://127.0.0.1:1", "'openvino' in column 'Server'"),
-        ("stateless:cache=session", "'cache' here: choose grammar"),
-        ("kv:cache=mine", "KV reuse: Cache is 'mine'; it must be 'fresh'"),
-        ("lookahead:window", "'lookahead:window'"),
-        ("lookahead:window=", "whole number"),
-        ("lookahead:=5", "'' here"),
-        ("lookahead:window=5:level=3", "whole number"),
-        ("lookahead:window=99", "Lookahead: Window is 99; it must lie between 2 and 32"),
-        ("lookahead:auto=best", "Auto is 'best'; it must be true or false"),
-        ("kv:model=", "KV reuse: model is ''; it must have at least 1"),
-        ("kv:model=" + "x" * 201, "it must have at most 200"),
-        ("kv@", "'' in column 'kv@'"),
-        ("kv@int8/", "'' in column 'kv@int8/'"),
-        ("kv@openvino/torch", "'torch' in column"),
-        ("kv@int8/openvino", "'openvino' in column"),
-        ("kv@int8/int4", "'int4' in column"),
-        ("kv@torch/int8", "'int8' in column"),
-        ("kv@CPU/int8", "'int8' in column"),
-        ("kv@CPU/GPU", "'GPU' in column"),
-        ("kv@../x", "'..' in column"),
-        ("kv@int8@CPU", "'int8@CPU' in column"),
-        ("kv@torch/cuda:1", "'kv@torch/cuda:1'"),
+        ("speculative", "speculative", True),
+        ("speculative:auto=false", "speculative:k=8", False),
+        ("speculative:auto=false,k=4", "speculative:k=4", False),
+        ("speculative:k=4,auto=true", "speculative:auto=true,k=4", True),
+        ("lookahead:auto=false", "lookahead:window=5,level=3,guesses=5", False),
+        (" lookahead:window=7, level=4,", "lookahead:window=7,level=4", False),
+        ("grammar:grammar=none", "grammar:grammar=none", False),
+        ("server:at=http://a:80,model=m:kv:k=4", "@http://a:80:model=m:kv:k=4", False),
     ],
 )
-def test_a_mistake_is_told_in_one_sentence(text: str, said: str) -> None:
-    with pytest.raises(DerbyError) as caught:
+def test_naming_a_size_fixes_it_and_is_what_is_written(
+    written: str, text: str, automatic: bool
+) -> None:
+    column = parse_column(written)
+    assert (str(column), column.automatic) == (text, automatic)
+    assert parse_column(text) == column
+
+
+MISTAKES = """nope KV kv:window=5 server@openvino:at=http://127.0.0.1:1 stateless:cache=session
+    kv:cache=mine lookahead:window lookahead:window= lookahead:=5 lookahead:window=5:level=3
+    lookahead:window=99 lookahead:auto=best kv:model= kv@ kv@int8/ kv@openvino/torch
+    kv@int8/openvino kv@int8/int4 kv@torch/int8 kv@CPU/int8 kv@CPU/GPU kv@../x kv@int8@CPU
+    kv@torch/cuda:1 kv:model=/a,b grammar:grammar=own"""
+
+
+@pytest.mark.parametrize("text", [*MISTAKES.split(), "", "kv:model=" + "x" * 201])
+def test_a_mistake_is_one_sentence(text: str) -> None:
+    with pytest.raises(DerbyError) as error:
         parse_column(text)
-    assert said in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(error.value)
 
 
-def test_a_servers_column_says_where_and_what() -> None:
-    column = parse_column("@http://a.b:8000:model=built-in:kv:k=4")
-    assert column.label == "Server (a.b:8000, built-in:kv:k=4)"
-    assert column == parse_column("server:at=http://a.b:8000,model=built-in:kv:k=4")
-    assert parse_column("@vllm").label == "Server (vllm)"
-
-
-@pytest.mark.parametrize("path", ["/models/a,b", 'a "b", c', "/a,b,k=3", "/usual", '"'])
-def test_a_path_with_a_comma_survives_the_column_s_text(path: str) -> None:
-    for text in ("speculative:k=4", "kv:cache=session"):
-        setting = {"draft": path} if text.startswith("spec") else {}
-        column = parse_column(text).with_settings(setting).on(OwnModel(path, "torch"))
-        assert parse_column(str(column)) == column
-    assert str(parse_column('kv:"model=/a,b"')) == 'kv:"model=/a,b"'
-    assert parse_column('@http://a:1:"model=a,b"').settings()["model"] == "a,b"
-    with pytest.raises(DerbyError, match="/a,b"):
-        parse_column('kv:"model=/a,b')
+@pytest.mark.parametrize("name", ["a,b", "", "x" * 201])
+def test_no_column_has_a_model_that_cannot_be_written(name: str) -> None:
+    """A comma separates settings."""
+    with pytest.raises(DerbyError):
+        parse_column("speculative").with_settings({"draft": name})
+    if name:
+        with pytest.raises(DerbyError):
+            parse_column("kv").on(OwnModel(name, "torch"))
 
 
 WRITTEN = r"(kv|lookup|lookahead|stateless|)(@[a-z0-9/. ]*)?:[a-z0-9=,. -]*"
@@ -262,3 +223,63 @@ def test_anything_else_is_a_column_or_a_sentence(text: str) -> None:
     name = re.split("[@:]", text.strip())[0] or "server"
     assert column.name == name
     assert parse_column(str(column)) == column
+
+
+SETTINGS = [
+    pytest.param(default_column(name), setting, id=f"{name}-{setting.name}")
+    for name, strategy in strategies().items()
+    for setting in settings_of(strategy).values()
+]
+
+#: What no number, flag, choice or grammar is.
+RUBBISH = ["", "none of them", [], {}, float("nan"), float("inf"), "9" * 5000, 10**400, -(10**400)]
+
+
+@pytest.mark.parametrize(("column", "setting"), SETTINGS)
+def test_a_setting_takes_its_own_values_in_any_form_and_no_other(
+    column: Column, setting: Setting
+) -> None:
+    assert setting.help.strip().endswith(".")
+    assert column.settings()[setting.name] == setting.default
+    forms: list[tuple[Any, Any]] = [(setting.default, setting.text(setting.default))]
+    wrong: list[Any] = [*RUBBISH, 1.5, 2**70]
+    match setting:
+        case WholeNumber(low=low, high=high):
+            forms += [(n, form) for n in (low, high) for form in (n, float(n), f" {n} ")]
+            wrong += [low - 1, high + 1, "1.5", None, "x"]
+        case Flag():
+            forms += [(True, "1"), (True, "true"), (False, 0), (False, "False")]
+            wrong += ["maybe", 2, None]
+        case Choice(options=options):
+            forms += [(value, value) for value, _ in options]
+            wrong += [None]
+        case GrammarChoice():
+            forms += [(OWN, OWN), (None, "none"), *((s, n) for n, s in shipped().items())]
+        case _:
+            forms += [("a/b", "a/b")]
+            wrong = ["", "a,b", "x" * 201, None, 3]
+    for value, form in forms:
+        changed = column.with_settings({setting.name: form})
+        assert changed.settings() == column.settings() | setting.fixes | {setting.name: value}
+        assert type(changed.settings()[setting.name]) is type(value)
+    for value in wrong:
+        with pytest.raises(DerbyError):
+            column.with_settings({setting.name: value})
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=4,
+)
+
+
+@given(st.sampled_from([each.values[1] for each in SETTINGS]), ANYTHING)
+def test_any_value_is_taken_or_a_sentence(setting: Any, value: Any) -> None:
+    """What a setting takes it writes, and what it wrote it takes: nothing but DerbyError else."""
+    try:
+        value = setting.parse(value, "Column")
+    except DerbyError:
+        return
+    assert setting.parse(value, "Column") == value
+    assert setting.parse(setting.text(value), "Column") == value

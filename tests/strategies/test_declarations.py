@@ -1,6 +1,11 @@
-"""What strategies declare: whole, without slips, and true of what they build and load."""
+"""What strategies declare is whole, without slips, and true of what they load; one of another
+package runs like ours, and each broken one is a line; a build that fails leaves nothing open.
+"""
 
-from collections.abc import Iterator
+import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,17 +14,22 @@ import pytest
 from packages import install
 
 from backend.costs import stated_costs
+from backend.decoding.seams import Drafter
 from backend.drafters.lookahead import LADDER
 from backend.engines.fake import STEEP_PASSES, FakeEngine
 from backend.engines.heads.file import SHIPPED
 from backend.engines.registry import all_precisions
 from backend.errors import DerbyError
+from backend.racing.models import LoadedModels
+from backend.racing.race import Race
+from backend.results.scoreboard import Scoreboard
 from backend.strategies import registry
 from backend.strategies.column import default_column, parse_column, settings_of
-from backend.strategies.declaration import Candidate, Strategy, Weights
+from backend.strategies.declaration import Candidate, DrafterInputs, Strategy, Weights
+from backend.strategies.ours import SPECULATIVE
 from backend.strategies.registry import BASELINE, DEFAULT_COLUMNS, strategies
 from backend.strategies.settings import Choice, WholeNumber
-from backend.types import ModelSpec
+from backend.types import ModelSpec, Request
 
 ALL = [pytest.param(strategy, id=name) for name, strategy in strategies().items()]
 
@@ -87,27 +97,6 @@ def test_a_slip_in_a_declaration_is_refused_at_once(slip: dict[str, Any]) -> Non
         replace(WHOLE, **slip)
 
 
-@pytest.fixture
-def registered_anew() -> Iterator[None]:
-    registry._registered.cache_clear()
-    yield
-    registry._registered.cache_clear()
-
-
-def test_a_strategy_of_another_package_is_a_column_like_ours(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, registered_anew: None
-) -> None:
-    module = "from test_declarations import WHOLE as THEIRS\n"
-    install(tmp_path, "their-strategy", module, registry.GROUP, "ours = their_strategy:THEIRS")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.syspath_prepend(Path(__file__).parent)
-    assert "ours" in strategies()
-    assert registry.plugin_problems() == ()
-    column = parse_column("ours@int8:size=4,grammar=date")
-    assert column.label == "Ours (int8, size=4, grammar=date)"
-    assert parse_column(str(column)) == column
-
-
 class Target(FakeEngine):
     """A target that is some model, and shows its hidden states or does not."""
 
@@ -135,27 +124,9 @@ def test_a_hybrid_falls_back_to_a_copy_that_it_can_do_without() -> None:
     """
     blind = Target("built-in", hidden_states=False)
     assert wanted("hybrid", blind) == COPY
-    other = replace(COPY, name="owner/model")
-    assert wanted("hybrid", Target("owner/model")) == other
-    on_torch = wanted("hybrid", Target("owner/model", "torch"))
-    assert on_torch == other
-
-
-@pytest.mark.parametrize("draft", ["int4", "hybrid", "trained"])
-def test_an_option_wins_over_a_folder_of_its_name(
-    draft: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A folder in the working directory was taken for the draft if it held one."""
-    meant = wanted(draft, Target("built-in"))
-    (tmp_path / draft).mkdir()
-    (tmp_path / draft / "config.json").write_text('{"architectures": ["LlamaForCausalLMEagle3"]}')
-    monkeypatch.chdir(tmp_path)
-    assert wanted(draft, Target("built-in")) == meant
-
-
-def test_what_a_session_cannot_show_is_one_sentence() -> None:
-    with pytest.raises(DerbyError, match="No trained draft fits"):
-        FakeEngine().open(layers=(1, 2, -1))
+    for engine in ("openvino", "torch"):
+        copy = replace(COPY, name="owner/model")
+        assert wanted("hybrid", Target("owner/model", engine)) == copy
 
 
 def test_a_trained_head_by_name_is_never_replaced_by_something_else() -> None:
@@ -177,24 +148,11 @@ def test_a_precision_drafts_with_that_copy_of_the_target_or_with_none(precision:
     }
     for engine, runs in expected.items():
         copy = ModelSpec("owner/model", runs, precision)
-        found = wanted(precision, Target("owner/model", engine))
-        assert found == copy
+        assert wanted(precision, Target("owner/model", engine)) == copy
+        other = replace(copy, name="other", engine=engine, precision="fp32")
+        assert wanted("other", Target("owner/model", engine)) == other
     fake = FakeEngine()
     assert wanted(precision, fake) == fake.spec
-
-
-def test_any_other_draft_is_a_model_that_runs_as_the_target_does() -> None:
-    """It was asked for by name, so there is no doing without it."""
-    for engine in ("torch", "openvino", "fake"):
-        target = Target("a/b", engine)
-        assert wanted("other", target) == replace(target.spec, name="other")
-
-
-def test_only_speculation_with_a_model_loads_anything() -> None:
-    target = Target("built-in")
-    for strategy in registry.OURS:
-        found = strategy.weights(default_column(strategy.name).settings(), target)
-        assert (found is None) == (strategy.name != "speculative")
 
 
 def test_scratch_rows_reach_as_far_as_the_setting_or_any_that_auto_may_choose() -> None:
@@ -215,3 +173,78 @@ def test_a_candidate_with_a_prediction_predicts_from_pass_costs() -> None:
     predictions = [c.predict(steep) for c in candidates if c.predict is not None]
     assert predictions
     assert all(prediction > 0 for prediction in predictions)
+
+
+def test_a_build_that_fails_leaves_no_session_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(_inputs: DrafterInputs) -> Drafter:
+        raise RuntimeError("a slip")
+
+    broken = replace(SPECULATIVE, build=failing)
+    monkeypatch.setattr(registry, "_registered", lambda: ({"speculative": broken}, ()))
+    models, columns = LoadedModels(), (parse_column("speculative:draft=fake-draft"),)
+    board = Scoreboard(columns)
+    Race(Request("x", 8), columns, ModelSpec("fake", "fake")).run(models, board.add, lambda: False)
+    assert board.scores[0].message
+    for name in ("fake", "fake-draft"):
+        engine = models.get(ModelSpec(name, "fake"), print)
+        assert isinstance(engine, FakeEngine)
+        assert engine.open_sessions == 0, name
+
+
+ROOT = Path(__file__).resolve().parents[2]
+
+#: A strategy that proposes the last token again.
+REPEAT = """
+from backend.decoding.seams import Drafter
+from backend.strategies.declaration import Strategy
+from backend.types import Proposal
+
+class Repeat(Drafter):
+    def propose(self, context, budget):
+        return Proposal.chain(context[-1:] * min(2, budget))
+
+METHOD = Strategy("repeat", "Repeat", "Expects the last token again.", build=lambda _: Repeat())
+"""
+
+#: Packages with one flaw each, by their names, and what is said of it.
+BROKEN = {
+    "does-not-import": ("import no_such_library", "No module named 'no_such_library'"),
+    "is-no-strategy": ("METHOD = 'repeat'", "no Strategy"),
+    "is-named-as-ours": (
+        "from backend.strategies.ours import KV_REUSE as METHOD",
+        "'kv' is taken",
+    ),
+    "is-declared-wrongly": (
+        "import backend.strategies.declaration as d; METHOD = d.Strategy('', 'Mine', 'A way.')",
+        "ValueError: strategy ''",
+    ),
+}
+
+
+def test_a_strategy_of_another_package_races_and_each_broken_one_is_a_line(tmp_path: Path) -> None:
+    for name, module in {"whole": REPEAT, **{n: m for n, (m, _) in BROKEN.items()}}.items():
+        entry = f"{name} = {name.replace('-', '_')}:METHOD"
+        install(tmp_path, name, module, registry.GROUP, entry)
+    places = filter(None, (str(tmp_path), os.environ.get("PYTHONPATH")))
+    command = ["race", "xx", "--engine", "fake", "--model", "fake-loop", "--max-new-tokens", "40"]
+    ran = subprocess.run(
+        [sys.executable, "-m", "backend", *command, "-c", "kv", "-c", "repeat", "--json"],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(places), "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    steps = [event for event in map(json.loads, ran.stdout.splitlines()) if event["kind"] == "Step"]
+    plain, ours = (
+        [token for step in steps if step["column"] == column for token in step["tokens"]]
+        for column in (0, 1)
+    )
+    assert ours == plain
+    assert sum(step["drafted"] for step in steps if step["column"] == 1) > 0
+    lines = ran.stderr.splitlines()
+    assert len(lines) == len(BROKEN)
+    for name, (_, reason) in BROKEN.items():
+        [line] = [line for line in lines if f"({name} 0.1" in line]
+        assert reason in line
