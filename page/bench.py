@@ -97,7 +97,7 @@ def plan_of(text: str, form: dict[str, Any], offer: Offer) -> Plan:
             "benchmark may have here: give fewer prompts."
         )
     race = read_race(form | {"prompt": chosen[0].text}, offer)
-    return Plan([*chosen], race.columns, race.request, (race.target,))
+    return Plan([*chosen], race.columns, race.request, race.target)
 
 
 async def raced(host: Host, race: Race, seconds: float) -> Scoreboard:

@@ -1,10 +1,9 @@
-"""What a benchmark measures: every prompt on every model, each column alone, in a fixed order."""
+"""What a benchmark measures: every prompt, each column alone, in a fixed order."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
-from itertools import product
 
 from backend.bench.prompts import Prompt
 from backend.racing.race import Race
@@ -17,15 +16,13 @@ from backend.types import ModelSpec, Request
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One prompt on one model. `number` is its place in the plan and `place` the prompt's among the
-    prompts, from 0; `prompt` is the same number for the same text. `race` is that of the first
-    turn, `later` what the user says in the others.
+    """One prompt. `number` is its place in the plan, from 0; `prompt` is the same number for the
+    same text. `race` is that of the first turn, `later` what the user says in the others.
     """
 
     number: int
     race: Race
     category: str
-    place: int
     prompt: int
     later: tuple[str, ...] = ()
 
@@ -49,7 +46,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Plan:
-    """The columns on each of the prompts, as often as they are listed, and on each of the models.
+    """The columns on each of the prompts, on one model.
 
     `request` holds the limit and the sampling; its prompt is replaced. KV reuse always comes first
     among the columns. `anywhere`: what was measured on other machines counts as well.
@@ -58,7 +55,7 @@ class Plan:
     prompts: Sequence[Prompt]
     columns: tuple[Column, ...]
     request: Request
-    targets: tuple[ModelSpec, ...]
+    target: ModelSpec
     anywhere: bool = False
 
     def __post_init__(self) -> None:
@@ -74,32 +71,29 @@ class Plan:
                 Race(
                     replace(self.request, prompt=prompt.text),
                     self.columns,
-                    target,
+                    self.target,
                     first=number % len(self.columns),
                     raw_allowed=True,
                 ),
                 prompt.category,
-                place,
                 numbers.setdefault((prompt.text, *prompt.later), len(numbers)),
                 prompt.later,
             )
-            for number, (target, (place, prompt)) in enumerate(
-                product(self.targets, enumerate(self.prompts))
-            )
+            for number, prompt in enumerate(self.prompts)
         )
 
     @cached_property
     def identity(self) -> str:
-        """The same for the same prompts, columns, models, settings, versions and machine."""
-        settings = self.columns, replace(self.request, prompt="-"), self.targets
+        """The same for the same prompts, columns, model, settings, versions and machine."""
+        settings = self.columns, replace(self.request, prompt="-"), self.target
         place = () if self.anywhere else this_machine()
         text = repr((settings, tuple(self.prompts), versions(), place))
         return sha256(text.encode(errors="surrogatepass")).hexdigest()[:32]
 
     def __str__(self) -> str:
-        """What the results hold for but the models, in a few words."""
+        """What the results hold for, in a few words."""
         length = f"{'exactly ' * self.request.ignore_eos}{self.request.max_new_tokens} new tokens"
-        return f"{length}, {self.request.sampling}"
+        return f"{self.target}, {length}, {self.request.sampling}"
 
 
 def with_baseline(columns: Sequence[Column]) -> tuple[Column, ...]:

@@ -25,7 +25,6 @@ class Measured:
     category: str
     prompt: int
     figures: Figures
-    model: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,6 @@ class ColumnResult:
     tokens_per_forward: float | None
     acceptance: float | None
     equal: int
-    model: str
 
 
 #: What stands above `cells`.
@@ -85,7 +83,7 @@ def interval_of(result: ColumnResult) -> str:
 
 
 def by_category(results: Sequence[ColumnResult]) -> str:
-    """One model's results in Markdown, as Spec-Bench and SPEED-Bench print theirs: a line a column,
+    """The results in Markdown, as Spec-Bench and SPEED-Bench print theirs: a line a column,
     a cell a category. A cell has the speed-up over KV reuse with its 95 % interval, tokens per
     pass, and the accepted share of the guesses.
     """
@@ -117,7 +115,7 @@ def winner(speedups: Iterable[tuple[str, float | None, tuple[float, float] | Non
 def measured(plan: Plan, rows: Iterable[Row]) -> list[Measured]:
     """The figures of all rows, named by the plan, in its order."""
     return [
-        Measured(column.label, job.category, job.prompt, figures, str(job.race.target))
+        Measured(column.label, job.category, job.prompt, figures)
         for row in sorted(rows, key=lambda row: row.job)
         for job in [plan.jobs[row.job]]
         for turn in row.turns
@@ -129,7 +127,7 @@ def measured(plan: Plan, rows: Iterable[Row]) -> list[Measured]:
 def failures(plan: Plan, rows: Iterable[Row]) -> list[str]:
     """A sentence on each column that failed, and at which prompt."""
     return [
-        f"{column.label}, prompt {plan.jobs[row.job].place + 1}: {reason}"
+        f"{column.label}, prompt {row.job + 1}: {reason}"
         for row in sorted(rows, key=lambda row: row.job)
         for turn in row.turns
         for column, reason in zip(plan.columns, turn, strict=True)
@@ -138,17 +136,13 @@ def failures(plan: Plan, rows: Iterable[Row]) -> list[str]:
 
 
 def results(measurements: Iterable[Measured]) -> list[ColumnResult]:
-    """Every column's results by model: on all prompts, and by category where there is more than
-    one.
-    """
-    models: dict[str, dict[str, dict[str, list[Measured]]]] = {}
+    """Every column's results on all prompts, and by category where there is more than one."""
+    categories: dict[str, dict[str, list[Measured]]] = {ALL: {}}
     for one in measurements:
-        categories = models.setdefault(one.model, {ALL: {}})
         for category in dict.fromkeys((ALL, one.category)):
             categories.setdefault(category, {}).setdefault(one.column, []).append(one)
     return [
         _result(of_column, category)
-        for categories in models.values()
         for category, columns in categories.items()
         if category == ALL or len(categories) > 2
         for of_column in columns.values()
@@ -175,7 +169,6 @@ def _result(measurements: Sequence[Measured], category: str) -> ColumnResult:
         tokens_per_forward=_median(one.tokens_per_forward for one in figures),
         acceptance=sum(one.accepted for one in figures) / drafted if drafted else None,
         equal=len(prompts - {one.prompt for one in measurements if not one.figures.equal}),
-        model=measurements[0].model,
     )
 
 

@@ -50,12 +50,6 @@ def bench(
     target: Target,
     choosing: Choosing,
     column: Columns = list(DEFAULT_COLUMNS),
-    repeats: Annotated[
-        int, typer.Option(help="How often to run the whole set of prompts.", min=1)
-    ] = 1,
-    also_model: Annotated[
-        list[str], typer.Option(help="Also measure this model. Repeatable.")
-    ] = [],
     max_new_tokens: MaxNewTokens = 128,
     raw: Raw = False,
     fixed_length: Annotated[
@@ -79,7 +73,7 @@ def bench(
     as_json: AsJson = False,
 ) -> None:
     plan = Plan(
-        [*prompts.read()] * repeats,
+        prompts.read(),
         tuple(map(parse_column, column)),
         Request(
             "-",
@@ -89,7 +83,7 @@ def bench(
             ignore_eos=fixed_length,
             thinking=thinking,
         ),
-        tuple(replace(target, model=name).spec for name in (target.model, *also_model)),
+        target.spec,
         anywhere=bool(cluster),
     )
     file = RowFile(rows, plan)
@@ -105,12 +99,11 @@ def bench(
     summary = results(measured(plan, file.rows))
     if as_json:
         print(json.dumps([asdict(result) for result in summary]))
-    for name in dict.fromkeys(result.model for result in summary if not as_json):
-        own = [result for result in summary if result.model == name]
-        over_all = [result for result in own if result.category == ALL]
-        print_table(f"bench: {name}, {plan}", HEADINGS, map(cells, over_all))
-        if len(own) > len(over_all):
-            print(f"{by_category(own)}\n")
+    else:
+        over_all = [result for result in summary if result.category == ALL]
+        print_table(f"bench: {plan}", HEADINGS, map(cells, over_all))
+        if len(summary) > len(over_all):
+            print(by_category(summary))
     if failed := failures(plan, file.rows):
         raise DerbyError("\n".join(failed))
 

@@ -23,7 +23,7 @@ PLAN = Plan(
     (replace(PROMPTS[0], later=("And on two machines?",)), *PROMPTS[1:6]),
     (parse_column("lookup:k=3"),),
     Request("-", 24),
-    (ModelSpec("fake", "fake"),),
+    ModelSpec("fake", "fake"),
     anywhere=True,
 )
 

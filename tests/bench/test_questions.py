@@ -50,7 +50,7 @@ def file_of(folder: Path, *lines: dict[str, Any]) -> Path:
 
 def plan(*columns: str, model: str = "fake", tokens: int = 24) -> Plan:
     chosen = tuple(map(parse_column, columns))
-    return Plan(READ, chosen, Request("-", tokens), (ModelSpec(model, "fake"),))
+    return Plan(READ, chosen, Request("-", tokens), ModelSpec(model, "fake"))
 
 
 def here(race: Race) -> Scoreboard:
