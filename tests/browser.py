@@ -52,10 +52,10 @@ def serving(
 
 
 @contextmanager
-def small_app(script: str, *arguments: str) -> Iterator[str]:
-    """The address of an app of the tests' own, in a process of its own."""
+def small_app(what: str, argument: str = "") -> Iterator[str]:
+    """The address of one of tests/page/apps.py."""
     with subprocess.Popen(
-        [sys.executable, f"tests/{script}", *arguments],
+        [sys.executable, "tests/page/apps.py", what, argument],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,

@@ -1,15 +1,19 @@
-"""The page in a real browser, over the fake engine and the app as its users start it."""
+"""The page in a real browser, over the fake engine and the app as its users start it: races, the
+line, links, history, own grammars, the benchmark, a worker that dies; axe finds nothing.
+"""
 
 import json
+import os
 import re
-import time
+import signal
 from collections.abc import Callable
 from typing import Any
 
+import psutil
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from browser import Visitor
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
 from backend.form import EXAMPLES
 
@@ -18,7 +22,10 @@ pytestmark = pytest.mark.browser
 Enter = Callable[..., Visitor]
 
 #: To which the fake model writes more than 3,900 tokens, and takes minutes where it is slow.
-ENDLESS = {"prompt": "Long one 7", "max_new_tokens": 3900, "model": "fake-slow"}
+ENDLESS = {"prompt": "Long one 7", "max_new_tokens": 3900, "model": "fake-slow", "lineup": "kv"}
+
+#: A grammar that would take all memory.
+HOSTILE = "start: A0\n" + "".join(f"A{i}: A{i + 1} A{i + 1}\n" for i in range(60)) + 'A60: "a"'
 
 
 def test_a_race_runs_to_its_end(enter: Enter, address: str) -> None:
@@ -40,88 +47,91 @@ def test_a_race_runs_to_its_end(enter: Enter, address: str) -> None:
     assert {u for u in visitor.requests if not u.startswith((address, "data:", "blob:"))} == set()
 
 
-def test_stop_shows_what_there_is(enter: Enter) -> None:
-    visitor = enter(**ENDLESS, lineup="kv\nspeculative")
-    visitor.begin()
-    begun = time.monotonic()
-    visitor.stop()
-    visitor.wait("ended")
-    assert time.monotonic() - begun < 3
-    assert all(visitor.texts)
-    visitor.begin()  # the machine is free again
-    visitor.stop()
+def test_a_stopped_race_stays_stopped_and_frees_the_machine(enter: Enter) -> None:
+    visitor = enter(**ENDLESS | {"lineup": "kv\nspeculative"})
+    for _ in range(3):
+        visitor.begin()
+        visitor.stop()
+        visitor.wait("ended")
+        assert all(visitor.texts)
+        visitor.page.wait_for_timeout(500)  # for a drawing that comes late
+        visitor.wait("ended")
 
 
-def test_a_closed_tab_lets_the_next_race_run(enter: Enter) -> None:
-    """One line for all: a place in it is told, and whoever leaves frees the machine."""
-    first, second = (enter(**ENDLESS, lineup="kv") for _ in range(2))
-    first.begin()
-    second.run()
-    expect(second.page.locator("#line")).to_contain_text("queue: 1/1")
-    begun = time.monotonic()
-    first.page.close()
-    second.wait("running")
-    assert time.monotonic() - begun < 5
-    second.stop()
-    second.wait("ended")
-
-
-def test_a_waiting_race_leaves_the_line(enter: Enter) -> None:
-    first, second = (enter(**ENDLESS, lineup="kv") for _ in range(2))
+def test_who_leaves_the_line_lets_the_next_race_run(enter: Enter) -> None:
+    """Whoever runs closes the tab; whoever waits has a place in line, and stops."""
+    first, second, third = (enter(**ENDLESS) for _ in range(3))
     first.begin()
     second.run()
     expect(second.page.locator("#line")).to_contain_text("queue: 1/1")
     second.stop()
     expect(second.page.locator("#line")).not_to_contain_text("queue")
-    first.stop()
-    first.wait("ended")
-    first.page.wait_for_timeout(1000)
+    third.run()
+    expect(third.page.locator("#line")).to_contain_text("queue: 1/1")
+    first.page.close()
+    third.wait("running")
+    third.stop()
+    third.wait("ended")
     assert second.board.get_attribute("data-phase") == "recorded"
 
 
-def test_a_link_fills_in_the_settings(enter: Enter, address: str) -> None:
-    visitor = enter(prompt="How & why?", lineup="kv\nlookup", temperature=0.5, chat="false")
+def test_a_killed_worker_fails_its_race_alone(enter: Enter) -> None:
+    first, second = enter(**ENDLESS), enter(prompt="Next", max_new_tokens=40, lineup="kv")
+    first.begin()
+    second.run()
+    for process in psutil.Process().children(recursive=True):
+        if "spawn_main" in " ".join(process.cmdline()):
+            os.kill(process.pid, signal.SIGKILL)
+    expect(first.page.locator("body")).to_contain_text("SIGKILL")
+    second.wait("ended")
+    assert len(second.texts[0]) == 40
+    first.begin()
+
+
+def test_a_link_fills_in_the_settings_and_goes_with_the_next_race(
+    enter: Enter, address: str
+) -> None:
+    visitor = enter(
+        prompt="How & why?", lineup="kv\nlookup", temperature=0.5, chat="false", model="fake-loop"
+    )
     visitor.page.locator("#share").click()
     link = visitor.page.locator("#link textarea, #link input")
     expect(link).to_have_value(re.compile("^http"))
-    assert link.input_value().startswith(address)
-    visitor.visit(link.input_value())
+    place = link.input_value()
+    assert place.startswith(address)
+    visitor.run()
+    expect(link).to_be_hidden()
+    visitor.wait("ended")
+    visitor.visit(place)
     expect(visitor.prompt).to_have_value("How & why?")
     visitor.settings("Sampling")
     expect(visitor.page.get_by_label("Chat template")).not_to_be_checked()
     expect(visitor.page.locator("#settings textarea").first).to_have_value("kv\nlookup")
 
 
-def test_tabs_have_addresses(enter: Enter) -> None:
-    visitor = enter()
-    visitor.open("History")
-    expect(visitor.page).to_have_url(re.compile("tab=history"))
-    visitor.page.go_back()
-    expect(visitor.page.get_by_role("tab", name="Race", exact=True)).to_have_attribute(
-        "aria-selected", "true"
-    )
-    visitor.page.go_forward()
-    expect(visitor.page.locator("#races")).to_be_visible()
-    visitor.page.reload()
-    expect(visitor.page.locator("#races")).to_be_visible()
-
-
-def test_the_history_opens_a_race_again(enter: Enter) -> None:
+def test_tabs_have_addresses_and_the_history_opens_a_race_again(enter: Enter) -> None:
     """Also after a reload, with its text, its settings and its files."""
     visitor = enter(prompt="Long <b>one</b> 8", max_new_tokens=40, lineup="kv\nlookup")
+    page = visitor.page
     visitor.run()
     visitor.wait("ended")
     texts = visitor.texts
-    visitor.visit(visitor.page.url.partition("?")[0])
+    visitor.visit(page.url.partition("?")[0])
     visitor.open("History")
-    visitor.page.locator("#races").get_by_text("Long <b>one</b> 8").locator("visible=true").click()
-    expect(visitor.page.locator("#board .flow").first).to_have_text(texts[0])
+    expect(page).to_have_url(re.compile("tab=history"))
+    page.go_back()
+    expect(page.get_by_role("tab", name="Race", exact=True)).to_have_attribute(
+        "aria-selected", "true"
+    )
+    page.go_forward()
+    page.locator("#races").get_by_text("Long <b>one</b> 8").locator("visible=true").click()
+    expect(page.locator("#board .flow").first).to_have_text(texts[0])
     assert visitor.texts == texts
     expect(visitor.prompt).to_have_value("Long <b>one</b> 8")
-    visitor.page.on("dialog", lambda dialog: dialog.accept())
+    page.on("dialog", lambda dialog: dialog.accept())
     visitor.open("History")
-    visitor.page.get_by_role("button", name="Clear").click()
-    expect(visitor.page.locator("#races").get_by_text("Long")).to_have_count(0)
+    page.get_by_role("button", name="Clear").click()
+    expect(page.locator("#races").get_by_text("Long")).to_have_count(0)
 
 
 def test_an_example_sets_up_a_race(enter: Enter) -> None:
@@ -134,20 +144,25 @@ def test_an_example_sets_up_a_race(enter: Enter) -> None:
     assert len(visitor.columns) == len(program.lineup.splitlines())
 
 
-def test_an_own_grammar_becomes_a_column(enter: Enter) -> None:
-    visitor = enter(lineup="kv", max_new_tokens=20)
+def test_an_own_grammar_becomes_a_column_and_a_hostile_one_a_sentence(enter: Enter) -> None:
+    """The hostile one by the button and by a race, while the worker lives on."""
+    visitor = enter(grammar_text=HOSTILE, lineup="kv", max_new_tokens=20)
+    error = visitor.page.locator(".toast-body.error")
     visitor.settings("Own grammar")
-    visitor.page.locator("#settings .cm-content").fill('start: "maybe')
     visitor.page.get_by_role("button", name="Check").click()
-    expect(visitor.page.locator(".toast-body.error")).to_be_visible()
+    expect(error).to_contain_text("too big")
     visitor.page.locator("#settings .cm-content").fill('start: "maybe"')
     visitor.page.get_by_role("button", name="Use it in a column").click()
-    expect(visitor.page.locator("#settings textarea").first).to_have_value(
-        re.compile("grammar=own")
-    )
+    lineup = visitor.page.locator("#settings textarea").first
+    expect(lineup).to_have_value(re.compile("grammar=own"))
     visitor.run()
     visitor.wait("ended")
     assert visitor.texts[1] == "maybe"
+    visitor.page.locator("#settings .cm-content").fill(HOSTILE)
+    visitor.run()
+    expect(visitor.board).to_contain_text("too big")
+    visitor.wait("ended")
+    assert [bool(text) for text in visitor.texts] == [True, False]
 
 
 def test_what_cannot_run_is_an_error_and_no_markup(enter: Enter) -> None:
@@ -157,27 +172,45 @@ def test_what_cannot_run_is_an_error_and_no_markup(enter: Enter) -> None:
     assert visitor.page.locator(".toast-body b").count() == 0
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [380, 1366])
+def test_a_benchmark_runs_its_rows_can_be_saved_and_stop_leaves_them(enter: Enter) -> None:
+    page = enter(model="fake-loop", lineup="kv\nlookup", max_new_tokens=40).page
+    page.get_by_role("tab", name="Benchmark").click()
+    page.locator("#bench-prompts textarea").fill("One and one and\nTwo and two and\nThree\nFour")
+    page.locator("#bench-run").click()
+    table, status = page.locator("#bench-table"), page.locator("#bench-status")
+    expect(table).to_contain_text("4 of 4")
+    expect(status).to_contain_text("fast")
+    with page.expect_download() as saved:
+        page.locator("#bench-save").click()
+    lines = saved.value.path().read_text(encoding="utf-8").splitlines()
+    assert len(lines) == 1 + 2 * 4
+    page.locator("#bench-prompts textarea").fill("\n".join(["More of it"] * 200))
+    page.locator("#bench-run").click()
+    expect(status).to_contain_text(re.compile(r"[1-9]\d* of 200 prompts"))
+    page.locator("#bench-stop").click()
+    expect(table).to_contain_text("Prompt lookup")
+
+
+@pytest.mark.parametrize(("width", "theme"), [(380, "dark"), (1366, "light")])
 def test_the_page_fits_and_is_accessible(enter: Enter, width: int, theme: str) -> None:
+    """With a step, the figures, the code and the settings open."""
     visitor = enter(width=width, theme=theme)
     page = visitor.page
     page.get_by_role("button", name="Why?").click()
     page.get_by_role("button", name="Use in production").click()
     expect(page.locator("#code")).to_contain_text("import")
-    wide = page.evaluate("document.documentElement.scrollWidth > innerWidth")
-    assert not wide
-    violations = found(page)
+    page.locator("[data-step]").nth(4).click()
+    assert not page.evaluate("document.documentElement.scrollWidth > innerWidth")
+    violations = violations_of(page)
     visitor.settings("Sampling")
-    violations += found(page)
-    assert violations == []
+    assert violations + violations_of(page) == []
 
 
-def found(page: Any) -> list[str]:
+def violations_of(page: Page) -> list[str]:
     """What axe complains of."""
     page.wait_for_timeout(500)  # so that nothing is half faded in
-    violations = Axe().run(page).response["violations"]
+    violations: list[dict[str, Any]] = Axe().run(page).response["violations"]
     return [
-        f"{each['id']}: {json.dumps([node['html'][:200] for node in each['nodes']][:3])}"
-        for each in violations
+        f"{violation['id']}: {json.dumps([node['html'][:200] for node in violation['nodes']][:3])}"
+        for violation in violations
     ]

@@ -1,4 +1,6 @@
-"""A race as the page runs it, over the fake engine in this process."""
+"""A race as the page runs it, over the fake engine in this process: drawings only grow, others who
+wait end a long one, programs come before the machine one at a time.
+"""
 
 import asyncio
 import time

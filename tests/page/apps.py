@@ -1,0 +1,67 @@
+"""Two small apps of gradio's: `apps.py guests PATH` has a race behind the page's middleware, below
+that path of a proxy's, and `apps.py board FILE` draws the file's drawing on the board.
+"""
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+from starlette.middleware import Middleware
+
+from page.components import board
+from page.guests import LINE, Guests
+
+RUNNING: list[str] = []
+
+
+async def race(prompt: str) -> AsyncIterator[str]:
+    """Race; where the prompt begins with "endless", until `finish` is called."""
+    RUNNING.append(prompt)
+    yield f"{prompt} runs"
+    while prompt.startswith("endless") and RUNNING:
+        await asyncio.sleep(0.01)
+    RUNNING.clear()
+    yield f"{prompt} ended"
+
+
+def running(_: str) -> str:
+    return "".join(RUNNING)
+
+
+def hello(name: str) -> str:
+    return f"hello {name}"
+
+
+def finish(_: str) -> str:
+    RUNNING.clear()
+    return ""
+
+
+what, argument = sys.argv[1:]
+options: dict[str, Any] = {}
+with gr.Blocks() as demo:
+    if what == "guests":
+        value, output = gr.Textbox(), gr.Textbox()
+        gr.Button().click(race, value, output, concurrency_id=LINE, concurrency_limit=1)
+        for function in (running, hello, finish):
+            gr.Button().click(function, value, output)
+        demo.queue(api_open=False)
+        middleware = {"middleware": [Middleware(Guests)]}
+        options = {"mcp_server": True, "root_path": argument, "app_kwargs": middleware}
+    else:
+
+        def drawing() -> Any:
+            return json.loads(Path(argument).read_text(encoding="utf-8"))
+
+        screen, event = board(drawing(), elem_id="board"), gr.Textbox(elem_id="event")
+        gr.Button("Draw", elem_id="draw").click(drawing, None, screen)
+        screen.submit(lambda: "again", None, event)
+        screen.input(lambda: "opened", None, event)
+_, address, _ = demo.launch(prevent_thread_lock=True, quiet=True, ssr_mode=False, **options)
+sys.stdout.write(f"{address}\n")
+sys.stdout.flush()
+demo.block_thread()
