@@ -1,5 +1,9 @@
-"""One truth about a race: what a column had at a moment over what the baseline had then."""
+"""One truth about a race: what a column had at a moment over what the baseline had then; who wins,
+who is shown to be faster, and what libraries' columns may claim.
+"""
 
+import random
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -7,7 +11,7 @@ from boards import LONG, LONG_PAIRS, SINGLE, board_of, started, step, written
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend.events import Conditions, Event, Failed, Fed, Finished
+from backend.events import Conditions, Event, Failed, Fed, Finished, Served, Step
 from backend.results.result import (
     LEAST_TOKENS,
     Result,
@@ -15,7 +19,7 @@ from backend.results.result import (
     progress_of,
     result_of,
 )
-from backend.results.scoreboard import Scoreboard
+from backend.results.scoreboard import Difference, Scoreboard
 from backend.types import ModelSpec
 
 
@@ -179,3 +183,78 @@ def test_progress_begins_with_the_first_token_and_only_grows() -> None:
     assert sum(commit.tokens for commit in commits) == 60
     assert all(a.clock < b.clock for a, b in pairwise(commits))
     assert progress_of(Scoreboard(board.columns).scores[0], "token") == []
+
+
+GENAI = {"engine": "openvino_genai"}
+
+
+def library(column: int, rounds: list[list[int]], seconds: float) -> list[Event]:
+    """A library's column: what each round wrote and when, and nothing of rows or parts."""
+    events = written(column, rounds, seconds, GENAI)
+    return [
+        replace(each, rows=0, drafted=0, gaps=[], seconds={"total": each.seconds["total"]})
+        if isinstance(each, Step)
+        else each
+        for each in events
+    ]
+
+
+PAIRS = [[2 * i + 1, 2 * i + 2] for i in range(30)]
+
+
+def test_a_column_that_runs_alone_sets_the_finish_once_it_has_run() -> None:
+    """It waits for the others, and may have been quicker."""
+    both = [*written(0, LONG, 0.1), *written(1, LONG, 0.08)]
+    waiting = result_of(board_of("kv lookup transformers", *both))
+    assert waiting.moment == pytest.approx(4.8)
+    board = board_of("kv lookup openvino_genai", *both, *library(2, PAIRS, 0.05))
+    result = result_of(board)
+    assert result.rows[2].verdict == "faster"
+    assert result.moment == pytest.approx(4.8), "other weights finish no race"
+
+
+def test_a_library_s_passes_are_counted_by_its_clock_here_and_over_no_network() -> None:
+    board = board_of("kv transformers", *written(0, LONG, 0.1), *library(1, PAIRS, 0.15))
+    score, row = board.scores[1], result_of(board).rows[1]
+    assert (score.passes, score.tokens_per_forward) == (len(PAIRS), 2)
+    assert (score.drafted, score.positions) == (0, []), "nobody says how much was guessed"
+    assert row.speedup.known
+    assert row.speedup.value == pytest.approx(4 / 3, rel=0.02)
+    far = [started(1), Served(1, "network", 0.001), *library(1, PAIRS, 0.15)[1:]]
+    board = board_of("kv @a", *written(0, LONG, 0.1), *far)
+    assert board.scores[1].tokens_per_forward == 0
+    assert not result_of(board).rows[1].speedup.known, "two machines have no common moment"
+
+
+@pytest.mark.parametrize("keeps_text", [True, False])
+@pytest.mark.parametrize("at", [None, 5])
+def test_a_library_s_text_may_differ_and_the_first_difference_is_told(
+    at: int | None, keeps_text: bool
+) -> None:
+    """It rounds, and draws, otherwise: neither a bug, nor a text that it promised."""
+    rounds = [pair if i != at else [98, 99] for i, pair in enumerate(PAIRS)]
+    events = library(1, rounds, 0.15)
+    events[0] = replace(started(1, **GENAI), keeps_text=keeps_text)
+    board = board_of("kv transformers", *written(0, LONG, 0.1), *events)
+    result = result_of(board)
+    assert result.rows[1].text == ("different" if at else "same")
+    assert result.texts != "changed"
+    assert board.difference(1) == (Difference(11, 1.0) if at else None)
+
+
+@pytest.mark.parametrize(
+    ("costs", "verdict"),
+    [
+        ((0.08, 0.11), "faster"),
+        ((0.06, 0.14), "unclear"),
+        ((0.11, 0.11), "slower"),
+    ],
+)
+def test_faster_and_slower_are_said_of_what_is_shown(
+    costs: tuple[float, float], verdict: str
+) -> None:
+    """The second column's passes take either of two costs, the first's 0.1 s."""
+    chance = random.Random(1)
+    ours = [step(1, block, chance.choice(costs)) for block in LONG]
+    events = [started(1), step(1, [0], 1.0), *ours, Finished(1, "token limit", [])]
+    assert raced("kv lookup", *written(0, LONG, 0.1), *events).rows[1].verdict == verdict

@@ -260,7 +260,7 @@ def test_a_setting_takes_its_own_values_in_any_form_and_no_other(
             wrong = ["", "a,b", "x" * 201, None, 3]
     for value, form in forms:
         changed = column.with_settings({setting.name: form})
-        assert changed.settings() == column.settings() | setting.fixes | {setting.name: value}
+        assert changed.settings() == {**column.settings(), **setting.fixes, setting.name: value}
         assert type(changed.settings()[setting.name]) is type(value)
     for value in wrong:
         with pytest.raises(DerbyError):

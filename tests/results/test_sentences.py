@@ -1,0 +1,188 @@
+"""Every sentence that a race's result is put into, in one table: the only test of their words."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from boards import LONG, LONG_PAIRS, SINGLE, board_of, started, step, written
+
+from backend.events import (
+    Conditions,
+    Decided,
+    Event,
+    Failed,
+    Fed,
+    Finished,
+    Judged,
+    Prefilled,
+    Served,
+    Step,
+)
+from backend.results.result import result_of
+from backend.results.scoreboard import Scoreboard
+from backend.results.sentences import beside, doubt, headline, mark, reasons, state, verdict, why
+from backend.types import ModelSpec
+
+BF16, INT8 = ModelSpec(engine="torch", precision="bf16").parts, ModelSpec(precision="int8").parts
+
+KV, PAIRS = written(0, LONG, 0.1), written(1, LONG_PAIRS, 0.1)
+EQUAL, SLOW = written(1, LONG, 0.1), written(1, LONG, 0.2)
+WON = [*KV, *PAIRS]
+CHANGED = [*PAIRS[:3], step(1, [7, 8], 0.1), *PAIRS[4:]]
+ROUNDED = [started(0, **BF16), *KV[1:], started(1, **BF16), *CHANGED[1:]]
+FORCED = [
+    replace(event, origins=["forced", "bonus"], drafted=0)
+    if isinstance(event, Step) and event.drafted
+    else event
+    for event in PAIRS
+]
+STOPPED = [*KV[:42], *PAIRS[:32], *(Finished(i, "stopped", []) for i in (0, 1))]
+SHORT = [*written(0, SINGLE, 0.1), *written(1, SINGLE, 0.2)]
+CUT = [*PAIRS[:-1], Finished(1, "token limit", [], "a brace"), Judged(1, "invalid", "no date")]
+FAILED = [*WON, Failed(2, "No.")]
+NO_GUESS = Decided(1, {}, 0.0, "no guess pays", ["a draft is slow"], plain=True)
+PROGRAM: list[Event] = [
+    event
+    for i in (0, 1)
+    for event in (
+        started(i),
+        Fed(i, 5, [["fixed", "given: "]], 0.01),
+        step(i, [1], 0.1),
+        Finished(i, "end of program", []),
+    )
+]
+
+NONE = "No column with the same text is measurably faster than KV reuse."
+WINS = "Prompt lookup wins: 2.00* as fast as KV reuse (1.97~2.03)."
+SAME = "All texts are identical."
+TWICE = "2.00 tokens per pass / 1.00* the time = 2.00*"
+ACCEPTED = "100% of its guesses were accepted (by position 100%)"
+
+#: What a board is in words: the whole race, or its second column.
+Words = Callable[[Scoreboard], str]
+
+
+def of_race(words: Callable[..., str]) -> Words:
+    return lambda board: words(board, result_of(board))
+
+
+def of_column(words: Callable[..., str]) -> Words:
+    return lambda board: words(board, result_of(board).rows[1])
+
+
+def of_row(words: Callable[..., str]) -> Words:
+    return lambda board: words(result_of(board).rows[1])
+
+
+HEADLINE, DOUBT = of_race(headline), of_race(doubt)
+REASONS = of_race(lambda board, result: " ".join(reasons(board, result)))
+VERDICT, WHY = of_column(verdict), of_column(why)
+MARK, BESIDE, STATE = of_row(mark), of_row(beside), of_row(state)
+
+#: In a sentence "*" is a multiplication sign, "/" one of division, and "~" a dash.
+TABLE: list[tuple[Words, str, list[Event], str]] = [
+    (HEADLINE, "kv lookup", KV[:5], "Columns take turns; each is timed only while it computes."),
+    (HEADLINE, "kv lookup", [Failed(0, "No."), Failed(1, "No.")], "No."),
+    (HEADLINE, "kv lookup", [Failed(0, "No."), Failed(1, "Never.")], "No column finished."),
+    (HEADLINE, "kv lookup", WON, f"{WINS} {SAME}"),
+    (HEADLINE, "kv lookup", STOPPED, f"Stopped early. {WINS} {SAME[:-1]} as far as they go."),
+    (HEADLINE, "kv lookup stateless", FAILED, f"{WINS} {SAME} Stateless failed."),
+    (HEADLINE, "kv lookup", [*KV, *SLOW], f"{NONE} {SAME}"),
+    (HEADLINE, "kv lookup", [*KV, *CHANGED], f"{NONE} The text changed in Prompt lookup."),
+    (HEADLINE, "kv lookup", SHORT, f"The texts are too short to compare speeds. {SAME}"),
+    (
+        HEADLINE,
+        "kv kv:grammar=date lookup",
+        [*KV, *CHANGED, *written(2, LONG, 0.1)],
+        f"{NONE} KV reuse (grammar=date) wrote another text; the other texts are identical.",
+    ),
+    (
+        HEADLINE,
+        "lookup lookup:k=2",
+        WON,
+        (
+            "Prompt lookup (k=2) wrote 20.0 tokens a second; no KV reuse column ran, so there are "
+            "no speed-ups."
+        ),
+    ),
+    (
+        HEADLINE,
+        "kv lookup",
+        [*WON, Conditions(2, 0.6)],
+        f"Too noisy to tell: other programs used 60% of the machine. {SAME}",
+    ),
+    (
+        DOUBT,
+        "kv lookup",
+        [*WON, Conditions(2, 0.3)],
+        "Speeds may be off: other programs used 30% of the machine.",
+    ),
+    (REASONS, "kv lookup stateless", FAILED, f"Prompt lookup: {TWICE}; {ACCEPTED}. Stateless: No."),
+    (MARK, "kv lookup", WON, "same text"),
+    (MARK, "kv lookup", WON[:70], "same so far"),
+    (MARK, "kv lookup", [*WON, Judged(1, "invalid", "no date")], "not valid"),
+    (BESIDE, "kv lookup", WON, "20.0 tokens/s, 3.00 s saved"),
+    (STATE, "kv lookup", [started(1), Prefilled(1, 3, 5, 0.1)], "reading 3 of 5 tokens"),
+    (VERDICT, "kv lookup", WON, "identical to KV reuse (61 tokens)"),
+    (
+        VERDICT,
+        "kv lookup",
+        [*KV, *CHANGED],
+        "differs from KV reuse at token 4 (scores 1 apart)",
+    ),
+    (
+        VERDICT,
+        "kv@torch/bf16 lookup@torch/bf16",
+        ROUNDED,
+        "differs from KV reuse at token 4 (scores 1 apart): bf16 rounds differently in wide passes",
+    ),
+    (
+        VERDICT,
+        "kv kv@int8",
+        [*KV, started(1, **INT8), *CHANGED[1:]],
+        "differs from KV reuse at token 4",
+    ),
+    (
+        VERDICT,
+        "kv lookup",
+        [*KV, replace(started(1), tokenizer="another"), *PAIRS[1:]],
+        "not compared with KV reuse: its tokens are others",
+    ),
+    (
+        VERDICT,
+        "kv kv:grammar=person",
+        [*KV, *CUT],
+        (
+            "identical to KV reuse (61 tokens); not valid against its schema: no date; the grammar "
+            "still expects a brace"
+        ),
+    ),
+    (WHY, "kv lookup", WON, f"{TWICE}; {ACCEPTED}"),
+    (WHY, "kv lookup:grammar=date", [*KV, *FORCED], f"{TWICE}; its grammar forced 30 tokens"),
+    (
+        WHY,
+        "kv stateless",
+        [*KV, *SLOW],
+        "1.00 tokens per pass / 2.00* the time = 0.50*; each pass computes the whole text again",
+    ),
+    (WHY, "kv kv", [*KV, *EQUAL], "it did what KV reuse does"),
+    (WHY, "kv lookup", [*KV, NO_GUESS, *EQUAL], "a draft is slow; it did what KV reuse does"),
+    (WHY, "kv openvino_genai", WON, f"{TWICE}; {ACCEPTED}; ran alone"),
+    (
+        WHY,
+        "kv @a",
+        [*KV, Served(1, "network", 0.001), *PAIRS],
+        f"{TWICE}; {ACCEPTED}; timed over the network",
+    ),
+    (WHY, "kv lookup", PROGRAM, "it computed 1 token in 1 pass"),
+]
+
+SIGNS = str.maketrans(
+    {"*": "\N{MULTIPLICATION SIGN}", "/": "\N{DIVISION SIGN}", "~": "\N{EN DASH}"}
+)
+
+
+@pytest.mark.parametrize(("words", "names", "events", "sentence"), TABLE)
+def test_a_result_in_words(words: Words, names: str, events: list[Event], sentence: str) -> None:
+    written_out = words(board_of(names, *events))
+    assert written_out in (sentence, sentence.translate(SIGNS))
