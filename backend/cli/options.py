@@ -30,20 +30,8 @@ Columns = Annotated[
         "Names: " + ", ".join(strategies()),
     ),
 ]
-EngineName = Annotated[str, typer.Option(help=engine_help())]
-Precision = Annotated[
-    str,
-    typer.Option(
-        help=precision_help()
-        + " Default: the engine's first; the second for own models of more than 1 GB."
-    ),
-]
 Device = Annotated[str, typer.Option(help=device_help())]
 MaxNewTokens = Annotated[int, typer.Option(help="The most tokens to generate.")]
-IgnoreEos = Annotated[
-    bool,
-    typer.Option("--ignore-eos", help="Go on to the most tokens where the model ends its text."),
-]
 Temperature = Annotated[float, typer.Option(help="0: always the most likely token.")]
 Raw = Annotated[bool, typer.Option("--raw", help="Do not use the chat template.")]
 Thinking = Annotated[
@@ -67,8 +55,14 @@ class Target:
     """The model that columns run on."""
 
     model: Model = "built-in"
-    engine: EngineName = "openvino"
-    precision: Precision = ""
+    engine: Annotated[str, typer.Option(help=engine_help())] = "openvino"
+    precision: Annotated[
+        str,
+        typer.Option(
+            help=f"{precision_help()} Default: the engine's first; the second for own models of "
+            "more than 1 GB."
+        ),
+    ] = ""
     device: Device = "CPU"
 
     @property

@@ -23,7 +23,6 @@ from backend.cli.options import (
     AsJson,
     Choosing,
     Columns,
-    IgnoreEos,
     MaxNewTokens,
     Raw,
     Target,
@@ -66,7 +65,12 @@ def race(
     choosing: Choosing,
     column: Columns = list(DEFAULT_COLUMNS),
     max_new_tokens: MaxNewTokens = 128,
-    ignore_eos: IgnoreEos = False,
+    ignore_eos: Annotated[
+        bool,
+        typer.Option(
+            "--ignore-eos", help="Go on to the most tokens where the model ends its text."
+        ),
+    ] = False,
     thinking: Thinking = "",
     raw: Raw = False,
     stop: Annotated[list[str], typer.Option(help="Stop before this string. Repeatable.")] = [],
