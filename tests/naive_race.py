@@ -34,7 +34,7 @@ def chooser(temperature: float, seed: int) -> Choose:
 
 
 @torch.inference_mode()
-def logits_of(model: Any, tokens: list[int], cache: Any, wanted: int) -> torch.Tensor:
+def forward(model: Any, tokens: list[int], cache: Any, wanted: int) -> torch.Tensor:
     """Run a pass over tokens behind the cache; logits [wanted, V] behind the last ones."""
     ids = torch.tensor([tokens])
     output = model(ids, past_key_values=cache, use_cache=cache is not None, logits_to_keep=wanted)
@@ -44,11 +44,12 @@ def logits_of(model: Any, tokens: list[int], cache: Any, wanted: int) -> torch.T
 def stateless(model: Any, prompt: list[int], count: int, choose: Choose) -> list[int]:
     text = list(prompt)
     while len(text) < len(prompt) + count:
-        text.append(choose(logits_of(model, text, None, 1)[0], len(text)))
+        text.append(choose(forward(model, text, None, 1)[0], len(text)))
     return text[len(prompt) :]
 
 
 def kv(model: Any, prompt: list[int], count: int, choose: Choose) -> list[int]:
+    """Compute only what is new: speculation without guesses."""
     return speculative(model, prompt, count, choose, lambda text, most: [])
 
 
@@ -65,21 +66,21 @@ def guess_by_lookup(text: list[int], most: int) -> list[int]:
     return []
 
 
-def speculative(model: Any, prompt: list[int], count: int, choose: Choose, guess: Any) -> list[int]:
-    """Propose, forward, verify, commit. A guess is kept while the model's own choice equals it; the
+def speculative(model: Any, prompt: list[int], count: int, choose: Choose, draft: Any) -> list[int]:
+    """Propose, forward, verify, commit. A guess stays while the model's own choice equals it; the
     first choice that differs, or the one behind the last guess, comes for nothing.
     """
     cache, text = DynamicCache(), list(prompt)
     while len(text) < len(prompt) + count:
-        begun = len(text) > len(prompt)
-        guesses = guess(text, len(prompt) + count - len(text) - 1) if begun else []
+        room = len(prompt) + count - len(text) - 1
+        guesses = draft(text, room) if len(text) > len(prompt) else []
         pending = text[cache.get_seq_length() :]
-        rows = logits_of(model, pending + guesses, cache, 1 + len(guesses))
-        for row, guessed in zip(rows, [*guesses, None], strict=True):
+        rows = forward(model, pending + guesses, cache, 1 + len(guesses))
+        for row, guess in zip(rows, [*guesses, None], strict=True):
             text.append(choose(row, len(text)))
-            if text[-1] != guessed:
+            if text[-1] != guess:
                 break
-        cache.crop(len(text) - 1)
+        cache.crop(len(text) - 1)  # rows of rejected guesses go; the last token has none yet
     return text[len(prompt) :]
 
 
@@ -89,10 +90,10 @@ def main(folder: str, question: str) -> None:
     chat = [{"role": "user", "content": question}]
     prompt = list(tokenizer.apply_chat_template(chat, add_generation_prompt=True)["input_ids"])
     for column in (stateless, kv, lookup):
-        began = perf_counter()
+        start = perf_counter()
         tokens = column(model, prompt, 48, chooser(0.0, 0))
-        took = f"{perf_counter() - began:5.1f} s"
-        sys.stdout.write(f"{column.__name__:10} {took}  {tokenizer.decode(tokens)!r}\n")
+        seconds = perf_counter() - start
+        sys.stdout.write(f"{column.__name__:10} {seconds:5.1f} s  {tokenizer.decode(tokens)!r}\n")
 
 
 if __name__ == "__main__":
