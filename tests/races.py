@@ -1,12 +1,15 @@
-"""Races in this process on the fake engine, as tests of several rooms run them."""
+"""Races as tests of several rooms run them: here on the fake engine, or through a host."""
 
-from collections.abc import Callable, Iterable, Sequence
-
-from hosting import never
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable, Sequence
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
 
 from backend.bench.runner import raced, whole
-from backend.events import Event
-from backend.racing.hosts import InlineHost
+from backend.events import Event, Failed, Finished
+from backend.racing.hosts import Host, InlineHost
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.scoreboard import Score, Scoreboard
@@ -14,6 +17,12 @@ from backend.strategies.column import Column
 from backend.types import ModelSpec
 
 FAKE = ModelSpec("fake", "fake")
+
+PATIENCE = 30.0  # seconds, far beyond anything that works
+
+
+def never() -> bool:
+    return False
 
 
 def events_of(
@@ -23,6 +32,36 @@ def events_of(
     events: list[Event] = []
     InlineHost(models or LoadedModels()).run(race, events.append, stopped)
     return events
+
+
+def streamed(
+    host: Host, race: Any, stopped: Callable[[], bool] = never
+) -> Generator[Event, None, None]:
+    """The events of a race, or of a deed; closing it stops the race and waits for its end."""
+    queue: SimpleQueue[Event | None] = SimpleQueue()
+    closed = threading.Event()
+
+    def run() -> None:
+        host.run(race, queue.put, lambda: closed.is_set() or stopped())
+        queue.put(None)
+
+    thread = threading.Thread(target=run, name="race", daemon=True)
+    thread.start()
+    try:
+        yield from iter(queue.get, None)
+    finally:
+        closed.set()
+        thread.join(PATIENCE)
+
+
+def ends(events: Iterable[Event]) -> dict[int, Event]:
+    """The last event of every column. Raises AssertionError if a column ended twice."""
+    last: dict[int, Event] = {}
+    for event in events:
+        if isinstance(event, Finished | Failed):
+            assert event.column not in last
+            last[event.column] = event
+    return last
 
 
 def board_after(columns: Sequence[Column], events: Iterable[Event]) -> Scoreboard:
@@ -37,3 +76,20 @@ def run_solo(race: Race, index: int, models: LoadedModels) -> Score:
     """Run one of the race's columns alone. Raises DerbyError if it fails."""
     alone = Race(race.request, (race.columns[index],), race.target)
     return whole(raced(alone, models)).scores[0]
+
+
+def until(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
+    """Look until it is so. Raises AssertionError if it never comes to be."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        threading.Event().wait(0.005)
+
+
+def alive(pid: int) -> bool:
+    """Whether a process does, or could do, anything."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    return status.rpartition(")")[2].split()[0] not in "ZX"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from hosting import PATIENCE, alive, until
+from races import PATIENCE, alive, until
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hosting import until
 from httpx import Client, MockTransport, Response
 from hypothesis import given
 from hypothesis import strategies as st
-from races import FAKE, board_after, events_of
+from races import FAKE, board_after, events_of, until
 
 from backend.errors import DerbyError
 from backend.events import Event, Finished, Served, Step

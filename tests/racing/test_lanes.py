@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 import pytest
-from hosting import until
-from races import FAKE, board_after
+from races import FAKE, board_after, until
 
 from backend.errors import DerbyError
 from backend.events import Event, Finished, Started, Step

@@ -7,7 +7,7 @@ from pathlib import Path
 import chat_model
 import pytest
 from damaged import Damage, holding, stating, with_weights, without
-from hosting import never, streamed
+from races import never, streamed
 
 from backend.errors import DerbyError
 from backend.events import Failed, Finished, to_json
