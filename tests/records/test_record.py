@@ -1,53 +1,220 @@
-"""A record is all of a race: whatever is drawn of the race is drawn from it."""
+"""A record is all of a race; from its file the same record comes back, or one sentence, whatever
+the file holds, and a file is written whole or not at all.
+"""
 
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
 
 import pytest
-from recordings import EVERY, FAKE, race_events
+from hypothesis import given
+from lib import LOCAL
+from recordings import EVERY, FAKE, KINDS, PARTS, RECORDS, race_events, race_of
 
 from backend.errors import DerbyError
-from backend.events import (
-    Conditions,
-    Failed,
-    Preparing,
-    Started,
+from backend.events import Conditions, CostsKnown, Event, Failed, Preparing, Started, to_json
+from backend.grammar.sources import GrammarSource, shipped
+from backend.records.file import (
+    MAX_BYTES,
+    MAX_VALUES,
+    as_bytes,
+    from_bytes,
+    load,
+    require_folder,
+    save,
 )
-from backend.records.record import Hardware, board, recorded, this_machine, versions
+from backend.records.record import (
+    LEFT_OUT,
+    Hardware,
+    RaceRecord,
+    board,
+    recorded,
+    this_machine,
+    versions,
+)
 from backend.results.scoreboard import Scoreboard
-from backend.strategies.column import default_column, parse_column
+from backend.strategies.column import OwnModel, default_column, parse_column
 from backend.types import Request
 
-FOLDER = "/srv/models/secret"
+ROOT = Path(__file__).resolve().parents[2]
+
+OWN = GrammarSource("lark", "%import date\nstart: date", "mine")
 
 
-def named(text: str) -> str:
-    return text.replace(FOLDER, "model-7")
+def refusal(data: bytes, most: int = MAX_BYTES) -> None:
+    with pytest.raises(DerbyError) as error:
+        from_bytes(data, most)
+    assert re.fullmatch(r"[^\n]{1,499}\.", str(error.value))
 
 
-def test_the_board_of_a_record_is_the_board_that_was_seen() -> None:
-    columns = [parse_column(name) for name in EVERY.split()]
-    request = Request("Why is it so?", 20)
-    events = race_events(request, columns)
-    seen = Scoreboard(columns)
+@given(RECORDS)
+def test_any_record_survives_its_file(record: RaceRecord) -> None:
+    assert from_bytes(as_bytes(record)) == record
+
+
+def test_a_race_of_every_strategy_survives_and_looks_as_it_was_seen() -> None:
+    columns, request = [parse_column(name) for name in EVERY.split()], Request("Why is it so?", 20)
+    events, seen = race_events(request, columns), Scoreboard(columns)
     for event in events:
         seen.add(event)
-    drawn = board(recorded(request, columns, FAKE, events))
-    assert drawn.scores == seen.scores
-    assert drawn.conditions == seen.conditions
-    assert drawn.columns == seen.columns
-    assert drawn.ended
+    record = recorded(request, columns, FAKE, events)
+    pretty = json.dumps(json.loads(as_bytes(record)), indent=1)
+    read = from_bytes(pretty.encode())
+    assert read == record
+    assert board(read).scores == seen.scores
+    assert board(read).conditions == seen.conditions
+    assert board(read).ended
+
+
+def test_the_schema_is_printed_when_asked_for() -> None:
+    command = [sys.executable, "-m", "backend.records.file"]
+    printed = subprocess.run(command, capture_output=True, check=True, cwd=ROOT)
+    assert json.loads(printed.stdout)["$defs"].keys() == PARTS.keys()
+    assert KINDS.keys() == {kind.__name__ for kind in get_args(Event) if kind not in LEFT_OUT}
+
+
+def test_everything_is_bounded() -> None:
+    """A number beyond all bounds would break whoever draws it."""
+
+    def unbounded(part: Any) -> Iterator[Any]:
+        if isinstance(part, dict):
+            number = part.get("type") in ("integer", "number")
+            if number and not {"minimum", "maximum"} <= part.keys():
+                yield part
+            part = list(part.values())
+        for each in part if isinstance(part, list) else ():
+            yield from unbounded(each)
+
+    assert [each for name in KINDS for each in unbounded(PARTS[name])] == []
+
+
+@pytest.mark.parametrize("name", LOCAL)
+@pytest.mark.parametrize("grammar", [None, OWN, shipped()["sql"]])
+def test_every_column_survives(name: str, grammar: GrammarSource | None) -> None:
+    column = default_column(name).with_settings({"grammar": grammar}).on(OwnModel("m", "torch"))
+    data = as_bytes(recorded(Request("a"), [column], FAKE, ()))
+    assert from_bytes(data).columns == (column,)
+    assert (b"start:" in data) == (grammar == OWN), "a grammar that ships is a name"
+
+
+Change = Callable[[dict[str, Any]], Any]
+
+COSTS = to_json(CostsKnown(0, [1, 2], [0.1, 0.2], 0.0, 0.0))
+
+CHANGES: dict[str, Change] = {
+    "an unknown key": lambda d: d.update(more=1),
+    "an unknown kind": lambda d: d["events"][0].update(kind="Ended"),
+    "a kind that is of no race": lambda d: d["events"].append({"kind": "Preparing", "text": "a"}),
+    "true for a whole number": lambda d: step(d).update(rows=True),
+    "a token below 0": lambda d: step(d).update(tokens=[-1]),
+    "a number beyond": lambda d: step(d).update(rows=10**30),
+    "no number": lambda d: step(d)["seconds"].update(total=float("nan")),
+    "a step without its time": lambda d: step(d)["seconds"].pop("total"),
+    "more tokens than origins": lambda d: step(d).update(tokens=[1, 2, 3, 4, 5]),
+    "an unknown origin": lambda d: step(d).update(origins=["guessed"]),
+    "a column beyond": lambda d: d["events"][0].update(column=1),
+    "too many columns": lambda d: d.update(columns=d["columns"] * 13),
+    "an unknown setting": lambda d: d["columns"][0]["settings"].update(k="2"),
+    "an empty prompt": lambda d: d["request"].update(prompt=" "),
+    "a temperature beyond": lambda d: d["request"]["sampling"].update(temperature=9),
+    "no moment": lambda d: d.update(made="2026-13-40T10:20:30Z"),
+    "another format": lambda d: d.update(format="snapshot"),
+    "no version": lambda d: d.pop("version"),
+    "another version": lambda d: d.update(version=2),
+    "costs of other widths": lambda d: d.update(events=[COSTS | {"widths": [4, 2]}]),
+    "a strategy that is not here": lambda d: d["columns"][0].update(strategy="bigram"),
+    "an engine that is not here": lambda d: d["target"].update(engine="vulkan"),
+}
+
+
+def step(document: dict[str, Any]) -> dict[str, Any]:
+    return next(event for event in document["events"] if event["kind"] == "Step")
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_anything_else_is_refused(what: str) -> None:
+    document = json.loads(as_bytes(race_of("kv")))
+    CHANGES[what](document)
+    refusal(json.dumps(document).encode())
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        *map(json.dumps, (None, [], 7, "decode-derby-race", {"format": []}, {"a": 1})),
+        '{"a":NaN}',
+        '{"a":' + "[" * 10**5 + "]" * 10**5 + "}",
+        '{"a":"\\ud800"}',
+        '{"a":1',
+        "",
+        '{"a":[' + "{}," * 5 * 10**6 + "{}]}",  # more values than are read
+    ],
+    ids=range(12),
+)
+def test_what_is_no_document_is_refused_at_once(data: str) -> None:
+    refusal(data.encode())
+
+
+def test_more_bytes_than_asked_for_are_not_read() -> None:
+    data = as_bytes(race_of("kv"))
+    assert from_bytes(data, len(data)) == race_of("kv")
+    refusal(data, len(data) - 1)
+
+
+def test_the_longest_race_fits() -> None:
+    """Twelve columns of 8,192 tokens, each in a step of its own, with what was proposed in it and
+    the five most probable tokens.
+    """
+    short, long = (as_bytes(race_of("lookup:k=4", tokens)) for tokens in (24, 48))
+    assert (len(long) - len(short)) / 24 * 12 * 8192 < MAX_BYTES
+    values = [sum(map(data.count, (b",", b"[", b"{"))) for data in (short, long)]
+    assert (values[1] - values[0]) / 24 * 12 * 8192 < MAX_VALUES
+
+
+def test_a_file_is_there_whole_or_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "race.json"
+    save(race_of("kv"), path)
+    assert load(path) == race_of("kv")
+    assert list(tmp_path.iterdir()) == [path]
+
+    def full(path: Path, data: bytes) -> None:
+        with path.open("wb") as file:
+            file.write(data[:9])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(DerbyError, match="No space left on device"):
+        save(race_of("lookup"), path)
+    assert load(path) == race_of("kv")
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_place_where_nothing_can_be_written_is_refused_beforehand(tmp_path: Path) -> None:
+    require_folder(tmp_path / "race.json")
+    (tmp_path / "file").touch()
+    for path in (tmp_path, tmp_path / "no" / "race.json", tmp_path / "file" / "race.json"):
+        for refused in (require_folder, lambda p: save(race_of("kv"), p), load):
+            with pytest.raises(DerbyError, match="name another file"):
+                refused(path)
 
 
 def test_events_stand_column_by_column_each_in_its_order() -> None:
     columns = [default_column("kv")] * 2
-    told = [Started(1, 3, "m"), Started(0, 3, "m"), Conditions(1, 0), Failed(0, "a")]
-    record = recorded(Request("a"), columns, FAKE, [*told, Failed(1, "b")])
-    assert record.events == (told[1], told[3], told[0], Failed(1, "b"), told[2])
+    events = [Started(1, 3, "m"), Started(0, 3, "m"), Conditions(1, 0), Failed(0, "a")]
+    record = recorded(Request("a"), columns, FAKE, [*events, Failed(1, "b")])
+    assert record.events == (events[1], events[3], events[0], Failed(1, "b"), events[2])
 
 
 def test_what_is_of_no_race_is_left_out_and_what_is_of_no_column_refused() -> None:
-    told = [Preparing("Loading..."), Failed(0, "a")]
-    record = recorded(Request("a"), [default_column("kv")], FAKE, told)
+    events = [Preparing("Loading..."), Failed(0, "a")]
+    record = recorded(Request("a"), [default_column("kv")], FAKE, events)
     assert record.events == (Failed(0, "a"),)
     with pytest.raises(DerbyError, match="column 3 of a race of 2"):
         recorded(Request("a"), [default_column("kv")] * 2, FAKE, [Failed(2, "a")])
