@@ -1,10 +1,15 @@
 """Tiny random models of many architectures, each a folder as the Hub has it: for the matrix."""
 
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from backend.engines.torch.captured import Capture
+    from backend.engines.torch.engine import TorchEngine
 
 #: Bytes 0 to 255 in the tokenizer's own order, then the end of the text.
 VOCABULARY = 257
@@ -23,6 +28,9 @@ USUAL = {
     "eos_token_id": END,
     "pad_token_id": END,
 }
+
+#: Tokens of the longest text of a `tiny_engine`.
+LONGEST = 1100
 
 #: The original context of longrope models, beyond which they read nothing.
 ORIGINAL_CONTEXT = 64
@@ -65,7 +73,7 @@ def _longrope(model_type: str, **changes: Any) -> dict[str, Any]:
 
 _MOE = {"num_local_experts": 4, "num_experts_per_tok": 2}
 _HEAD = {"head_dim": 16}
-_WINDOW = {"sliding_window": 24}
+_WINDOW = {"sliding_window": 6}
 _MIXED = ["sliding_attention", "full_attention"]
 #: The last two of six layers read what layers 2 and 3 keep.
 _SHARED = {
@@ -355,6 +363,24 @@ def random_model(model_type: str, spread: float = 0.15, **changes: Any) -> Any:
         if parameter.dim() > 1:
             torch.nn.init.normal_(parameter, std=spread)
     return model
+
+
+@cache
+def tiny_model(name: str) -> Any:
+    """The model called `name`, for texts of LONGEST tokens."""
+    stated = dict(FAMILIES[name])
+    length = "n_positions" if "n_positions" in stated else "max_position_embeddings"
+    return random_model(stated.pop("model_type"), **{**stated, length: LONGEST})
+
+
+def tiny_engine(name: str, capture: "Capture | None" = None) -> "TorchEngine":
+    """That model on torch over caches that grow, or with `capture` in passes of fixed widths."""
+    from backend.engines.torch.engine import TorchEngine
+    from backend.text import ByteTokenizer
+    from backend.types import ModelSpec
+
+    spec, longest = ModelSpec(engine="torch"), 64 if "longrope" in name else LONGEST
+    return TorchEngine(spec, tiny_model(name), ByteTokenizer(), longest, capture=capture)
 
 
 def auto_class(config: Any) -> Any:

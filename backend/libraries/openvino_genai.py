@@ -26,7 +26,14 @@ from backend.libraries.library import (
     sampling_arguments,
 )
 from backend.machine import threads
-from backend.models.files import IR, ModelFiles, loading_error, model_files, stored_precision
+from backend.models.files import (
+    IR,
+    ModelFiles,
+    loading_error,
+    model_files,
+    stored_precision,
+    weights_in,
+)
 from backend.models.prepared import is_prepared, prepared, versions
 from backend.text import HfTokenizer, prompt_tokens, require_same_vocabulary
 from backend.types import ModelSpec, Request
@@ -232,7 +239,7 @@ def conversion_bytes(spec: ModelSpec, say: Say) -> int:
     """See EngineDeclaration.peak_bytes."""
     files = model_files(spec.name, say)
     made = files.ready_made or is_prepared(*_place(spec.precision, files))
-    return 0 if made else round(PEAK * files.weights)
+    return 0 if made else round(PEAK * weights_in(files.folder))
 
 
 def _place(precision: str, files: ModelFiles) -> tuple[str, str]:
@@ -261,7 +268,7 @@ def _make(folder: Path, spec: ModelSpec, files: ModelFiles, say: Say) -> None:
         return
     if spec.precision == "fp32":
         say(f"Converting {spec.name} to OpenVINO...")
-        model = converted(files, spec.name, folder).graph
+        model, _ = converted(files, spec.name, folder)
     else:
         whole = model_folder(replace(spec, precision="fp32"), files, say)
         say(f"Compressing {spec.name} to {spec.precision}...")

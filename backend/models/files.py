@@ -28,12 +28,8 @@ WINDOWS = ("sliding_window", "window_size")
 #: Names under which they state the longest context, if not under transformers' own (MPT, BLOOM).
 LENGTHS = ("max_position_embeddings", "max_seq_len", "seq_length")
 
-#: Rotary positions with two sets of factors, for texts of the original length and for longer ones.
-LONGROPE = "longrope"
-
-#: Tokens that a model which states no limit may read, by its type. BLOOM: what it was trained with,
-#: for ALiBi has none. Mamba: a limit of ours, for its state takes the same memory for any text.
-ENDLESS_CONTEXT = {"bloom": 2048, "mamba": 1 << 18, "mamba2": 1 << 18, "falcon_mamba": 1 << 18}
+#: Tokens that a model which states no limit may read: one with ALiBi, or with a recurrent state.
+ENDLESS_CONTEXT = 1 << 15
 
 #: What titles stand for in this process.
 _titles: dict[str, str] = {}
@@ -44,8 +40,8 @@ class ModelFiles:
     """A Hugging Face folder with its weights, and what every engine must know of it.
 
     `ready_made` folders hold an OpenVINO model (IR) instead of safetensors. Layers in `sliding` see
-    only the last `window` positions. `capped`: a sentence on why `max_context` is not all that the
-    model reads; "": it is. `row_bytes`: a token's share of a float32 KV cache; 0: not known.
+    only the last `window` positions. `row_bytes`: a token's share of a float32 KV cache; 0: not
+    known.
     """
 
     folder: Path
@@ -56,13 +52,7 @@ class ModelFiles:
     window: int = 0
     sliding: tuple[bool, ...] = ()
     ready_made: bool = False
-    capped: str = ""
     row_bytes: int = 0
-
-    @property
-    def weights(self) -> int:
-        """How many there are in its safetensors files."""
-        return weights_in(self.folder)
 
 
 def weights_in(folder: Path) -> int:
@@ -180,27 +170,22 @@ def model_files(name: str, say: Say) -> ModelFiles:
     try:
         config = _text_config(folder, name)
         window, sliding = _window(config)
-        longest, original = config["max_position_embeddings"], _original_context(config)
+        max_context = _max_context(config)
         eos_ids = _eos_ids(folder, name, config.get("eos_token_id"))
         row_bytes = _row_bytes(config)
     except DerbyError:
         raise
     except Exception as error:  # whatever its makers wrote
         raise loading_error(name, f"The config.json of {name!r} cannot be read", error) from error
-    capped = (
-        f"{name} reads up to {original:,} tokens here, its original context, because its positions "
-        "change for longer texts."
-    )
     return ModelFiles(
         folder=folder,
         fingerprint=FINGERPRINT if name == BUILT_IN else fingerprint_of(folder),
-        max_context=original or longest,
+        max_context=max_context,
         vocab_size=config["vocab_size"],
         eos_ids=eos_ids,
         window=window,
         sliding=sliding,
         ready_made=is_ready_made(folder),
-        capped=capped if original else "",
         row_bytes=row_bytes,
     )
 
@@ -223,8 +208,8 @@ def fingerprint_of(folder: Path) -> str:
 def _text_config(folder: Path, name: str) -> dict[str, Any]:
     """The language model's configuration, with context length and vocabulary size stated."""
     config = read_object(folder / "config.json", name)
-    windows = any(config.get(name) for name in WINDOWS)
-    if _is_complete(config) and not windows and "long_factor" not in str(_ropes(config)):
+    special = any(map(config.get, WINDOWS)) or "long_factor" in str(config)
+    if _is_complete(config) and not special:
         return config
     # Where sizes are left to the architecture's defaults, or nested, and for which layers slide,
     # transformers knows; it takes seconds to import, so it is asked only then.
@@ -233,12 +218,11 @@ def _text_config(folder: Path, name: str) -> dict[str, Any]:
     whole = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     text = whole.get_text_config(decoder=True)
     length = next(filter(None, (getattr(text, name, None) for name in LENGTHS)), None)
-    length = length or ENDLESS_CONTEXT.get(text.model_type)
-    config = {**text.to_dict(), "max_position_embeddings": length}
+    config = {**text.to_dict(), "max_position_embeddings": length or ENDLESS_CONTEXT}
     if not _is_complete(config):
         raise DerbyError(
-            f"The {whole.model_type} model in {name!r} does not state its context length "
-            "and vocabulary size: choose a causal language model."
+            f"The {whole.model_type} model in {name!r} does not state its vocabulary size: choose "
+            "a causal language model."
         )
     return config
 
@@ -248,22 +232,18 @@ def _is_complete(config: dict[str, Any]) -> bool:
     return all(isinstance(size, int) and size > 0 for size in sizes)
 
 
-def _ropes(config: dict[str, Any]) -> list[dict[str, Any]]:
-    """What a config says of rotary positions: once, or for each type of layer."""
-    ropes = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    return [ropes, *(rope for rope in ropes.values() if isinstance(rope, dict))]
-
-
-def _original_context(config: dict[str, Any]) -> int:
-    """Tokens up to which longrope positions have their short factors; 0: they have no others, or
-    those have nothing left to do.
-
-    The type "dynamic" changes its factors too, but only beyond max_position_embeddings, and so
-    never here.
+def _max_context(config: dict[str, Any]) -> int:
+    """The longest text in tokens. Longrope positions have other factors beyond the original length:
+    texts end there.
     """
-    ropes = [rope for rope in _ropes(config) if rope.get("rope_type") == LONGROPE]
-    shortest = min((rope["original_max_position_embeddings"] for rope in ropes), default=0)
-    return shortest if shortest < config["max_position_embeddings"] else 0
+    ropes = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    # They are stated once, or for each type of layer.
+    originals = [
+        rope["original_max_position_embeddings"]
+        for rope in (ropes, *ropes.values())
+        if isinstance(rope, dict) and rope.get("rope_type") == "longrope"
+    ]
+    return min([config["max_position_embeddings"], *originals])
 
 
 def _window(config: dict[str, Any]) -> tuple[int, tuple[bool, ...]]:

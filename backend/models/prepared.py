@@ -90,24 +90,20 @@ def _lock(folder: Path, say: Say) -> Iterator[None]:
 
 @contextmanager
 def _refusals() -> Iterator[None]:
-    """Raise DerbyError where the disk ran full, or the cache cannot be written."""
+    """Raise DerbyError where the cache cannot be written, or the disk ran full."""
     try:
         yield
     except DerbyError:
         raise
     except Exception as error:
-        place, number = cache_dir(), error.errno if isinstance(error, OSError) else None
+        place, number = cache_dir(), getattr(error, "errno", None)
         parent = next(p for p in (place, *place.parents) if p.is_dir())
-        if number in NO_ROOM or shutil.disk_usage(parent).free < NEARLY_FULL:
+        full = number in NO_ROOM or shutil.disk_usage(parent).free < NEARLY_FULL
+        if full or number in NOT_ALLOWED or isinstance(error, FileExistsError | NotADirectoryError):
+            why = "the disk is full" if full else str(getattr(error, "strerror", ""))
             raise DerbyError(
-                "The disk or this user's quota is full: make room in the cache folder, or set "
-                f"{CACHE} to a folder on a larger disk.",
-                place,
-            ) from error
-        if number in NOT_ALLOWED or isinstance(error, FileExistsError | NotADirectoryError):
-            raise DerbyError(
-                f"The cache folder cannot be written ({error.strerror}): allow it, or set "  # type: ignore[union-attr]
-                f"{CACHE} to a folder of your own.",
+                f"The cache folder cannot be written ({why}): make room there, allow it, or set "
+                f"{CACHE} to another folder.",
                 place,
             ) from error
         raise

@@ -1,4 +1,6 @@
-"""Each engine is declared once; whatever else the app knows of engines it reads there."""
+"""Each engine is declared once: the default is the first, another precision of a model runs where
+some engine has it, and engines of other packages run like ours or are named where they are broken.
+"""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -8,18 +10,14 @@ import pytest
 from packages import install
 
 from backend.engines import registry
-from backend.engines.engine import EngineDeclaration
 from backend.engines.fake import FAKE
 from backend.engines.registry import (
-    all_precisions,
     copy_spec,
     device_help,
-    engine_help,
     engine_named,
     engines,
     offered_engines,
     plugin_problems,
-    precision_help,
 )
 from backend.errors import DerbyError
 from backend.offer import offer_of
@@ -30,45 +28,33 @@ BACKEND = Path(registry.__file__).parents[1]
 
 
 def test_the_fake_engine_is_named_in_its_own_module_alone() -> None:
-    """It was named in eight: menu, costs, drafts, editor, help, pool... and each had to know it."""
+    """Whatever the program knows of engines it reads in their declarations."""
     files = (path for path in BACKEND.rglob("*.py") if "fake" in path.read_text().lower())
     named = {path.relative_to(BACKEND).as_posix() for path in files}
     assert named == {"engines/fake.py", "engines/registry.py"}
 
 
-def test_the_default_model_runs_on_an_engine_at_its_default_precision() -> None:
+def test_the_first_engine_and_its_first_precision_are_the_default() -> None:
     default = ModelSpec()
     assert next(iter(engines())) == default.engine
-    declared = engine_named(default.engine)
-    assert declared.precisions[0] == default.precision
-    assert not declared.demo
-
-
-def test_engines_that_stand_in_for_a_model_are_offered_only_where_asked_for() -> None:
+    assert engine_named(default.engine).precisions[0] == default.precision
     assert offered_engines() == ("openvino", "torch")
     assert offered_engines(demo=True) == ("fake",)
-    assert set(all_precisions()) == {
-        *("fp32", "int8", "int4", "int4-exact", "int8-exact"),
-        *("bf16", "fp16"),
-    }
-    offer = offer_of(offered_engines(demo=True), ("fake-priced",))
-    assert offer.models == (*FAKE.models, "fake-priced"), "the first one is the default"
-    assert [runtime.title for runtime in offer.runtimes] == ["Fake"]
 
 
-def test_an_unknown_engine_is_one_sentence() -> None:
-    with pytest.raises(DerbyError, match=r"'onnx'.*openvino, torch or fake"):
-        engine_named("onnx")
-    with pytest.raises(DerbyError, match="'onnx'"):
-        offer_of(("onnx",))
-
-
-def test_the_command_line_says_what_is_declared() -> None:
-    assert engine_help() == "openvino, torch or fake."
-    assert precision_help() == (
-        "openvino: fp32, int8, int4, int4-exact, int8-exact; torch: fp32, bf16, fp16."
-    )
-    assert device_help() == ("CPU, GPU, NPU or AUTO (openvino); CPU, CUDA or AUTO (torch).")
+@pytest.mark.parametrize(
+    ("spec", "refusal"),
+    [
+        (ModelSpec(engine="onnx"), r"'onnx'.*openvino, torch or fake"),
+        (ModelSpec(device="TPU"), r"'TPU'.*CPU"),
+        (ModelSpec(precision="fp64"), r"'fp64'.*fp32, int8, int4"),
+        (ModelSpec(engine="torch", precision="int4"), "fp32, bf16 or fp16"),
+        (ModelSpec(engine="torch", device="CUDA:99"), "CPU"),
+    ],
+)
+def test_what_is_not_there_is_refused_with_the_choices(spec: ModelSpec, refusal: str) -> None:
+    with pytest.raises(DerbyError, match=refusal):
+        LoadedModels().get(spec, print)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +73,7 @@ def test_a_copy_runs_on_its_own_engine_where_that_has_the_precision(
     assert copy_spec(target, precision) == ModelSpec(target.name, *copy)
 
 
-def test_a_copy_in_a_precision_that_nobody_has_is_one_sentence() -> None:
+def test_a_copy_in_a_precision_that_nobody_has_is_refused() -> None:
     with pytest.raises(DerbyError, match=r"'int3'.*int8"):
         copy_spec(ModelSpec(), "int3")
 
@@ -99,11 +85,6 @@ def test_a_copy_in_a_precision_that_nobody_has_is_one_sentence() -> None:
 def test_a_declaration_that_cannot_be_shown_is_refused(flaw: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="invalid engine"):
         replace(FAKE, **flaw)
-
-
-def test_opened_engines_can_do_what_was_declared() -> None:
-    opened = FAKE.open(ModelSpec("fake", "fake"), print)
-    assert opened.weight_bytes == FAKE.estimate_bytes(opened.spec, print)
 
 
 PARROT = """
@@ -136,24 +117,14 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 
 @pytest.mark.usefixtures("installed")
-def test_the_engine_of_another_package_is_offered_and_runs() -> None:
-    assert isinstance(engine_named("parrot"), EngineDeclaration)
+def test_the_engine_of_another_package_is_offered_and_runs_and_a_broken_one_is_named() -> None:
     offer = offer_of(offered_engines())
-    assert [runtime.engine for runtime in offer.runtimes] == [
-        "openvino",
-        "torch",
-        "parrot",
-    ]
+    assert [runtime.engine for runtime in offer.runtimes] == ["openvino", "torch", "parrot"]
     assert offer.models == ("built-in", "polly")
     assert "cage (parrot)" in device_help()
-    spec, said = ModelSpec("polly", "parrot", "words", "cage"), list[str]()
-    assert LoadedModels(1_000_000).get(spec, said.append).spec == spec
-    assert said == ["Loading polly on parrot words (cage)..."]
+    spec = ModelSpec("polly", "parrot", "words", "cage")
+    assert LoadedModels(1_000_000).get(spec, print).spec == spec
     assert copy_spec(spec, "int4") == spec, "no other engine knows its models"
-
-
-@pytest.mark.usefixtures("installed")
-def test_a_broken_engine_of_another_package_is_one_sentence() -> None:
     [problem] = plugin_problems()
     assert "broken_engine" in problem
     assert "no_such_library" in problem

@@ -1,24 +1,27 @@
-"""A session, whatever its engine: it computes what a cache that never held anything but its text
-would.
+"""The contract of sessions, whatever the engine, its masks and its layers: a session computes what
+one that never held anything but its text would, whatever it went through; what it returns stays as
+it is; and misuse is refused. Passes of fixed widths, as CUDA runs them, and those replayed as
+kernels alone are held to a cache that grows.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from families import random_model
+from captured import Recorder
+from families import tiny_engine
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from backend.engines.engine import Engine
 from backend.engines.fake import FakeEngine
 from backend.engines.session import Session
+from backend.engines.torch.captured import CapturedSession, uncaptured
 from backend.errors import DerbyError
 from backend.racing.models import LoadedModels
-from backend.text import ByteTokenizer
-from backend.types import Logits, ModelSpec, chain_parents
+from backend.types import HiddenStates, Logits, ModelSpec, chain_parents
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 #: fp32 kernels round differently for different numbers of rows; logits are up to about 35. A wrong
 #: mask or position moves logits by tenths.
@@ -29,94 +32,99 @@ TOLERANCE = 5e-3
 #: 160 random texts of these tokens 1e-3 at most.
 TOKENS = st.integers(17, 250)
 
+GROWING = ("llama", "mistral window", "qwen2 windows", "gemma4")
+FIXED = ("gpt2", "qwen2 windows", "gemma3", "gemma3n", "phi3 longrope")
+REPLAYED = ("llama", "mistral window")
 
-def tiny(kind: str, *, static: bool = False, **changes: Any) -> Engine:
-    """A random model of transformers, over a growing cache or over fixed widths."""
-    from backend.engines.torch.captured import uncaptured
-    from backend.engines.torch.engine import TorchEngine
-
-    sizes = {"vocab_size": 257, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512}
-    model = random_model(kind, **{**sizes, **heads, **changes})
-    capture = uncaptured if static else None
-    return TorchEngine(ModelSpec(engine="torch"), model, ByteTokenizer(), 512, capture=capture)
-
-
-def loaded(spec: ModelSpec) -> Engine:
-    return LoadedModels(idle_warm_up=True).get(spec, print)
+ENGINES = [
+    "fake",
+    *GROWING,
+    *(f"fixed {family}" for family in FIXED),
+    *(f"replayed {family}" for family in REPLAYED),
+    pytest.param("openvino", marks=pytest.mark.model),
+    # The tiny models have torch's cache, too.
+    pytest.param("torch", marks=[pytest.mark.model, pytest.mark.thorough]),
+]
 
 
-#: The last two of six layers read keys and values of the two before them; heads differ by layer.
-SHARED = {
-    "num_hidden_layers": 6,
-    "num_kv_shared_layers": 2,
-    "layer_types": 3 * ["sliding_attention", "full_attention"],
-    "sliding_window": 6,
-    "head_dim": 8,
-    "global_head_dim": 16,
-    "vocab_size_per_layer_input": 257,
-    "hidden_size_per_layer_input": 8,
-}
-
-ENGINES: dict[str, Callable[[], Engine]] = {
-    "fake": FakeEngine,
-    "llama": partial(tiny, "llama"),
-    "mistral": partial(tiny, "mistral", sliding_window=6),
-    "qwen2": partial(tiny, "qwen2", use_sliding_window=True, sliding_window=6, max_window_layers=1),
-    "gemma4": partial(tiny, "gemma4_text", **SHARED),
-    "static": partial(tiny, "llama", static=True),
-    "openvino": partial(loaded, ModelSpec()),
-    "torch": partial(loaded, ModelSpec(engine="torch")),
-}
-#: The tiny models have torch's cache too, so the built-in one on it runs under the mark.
-MARKS = {"openvino": pytest.mark.model, "torch": [pytest.mark.model, pytest.mark.thorough]}
+@pytest.fixture(scope="module", params=ENGINES)
+def name(request: pytest.FixtureRequest) -> str:
+    return request.param
 
 
-@pytest.fixture(
-    scope="module",
-    params=[pytest.param(n, marks=MARKS.get(n, ())) for n in ENGINES],
-)
-def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
-    return ENGINES[request.param]()
+@pytest.fixture(scope="module")
+def engine(name: str) -> Engine:
+    passes, _, family = name.partition(" ")
+    if passes == "fixed":
+        return tiny_engine(family, uncaptured)
+    if passes == "replayed":
+        return tiny_engine(family, Recorder())
+    if name in ("openvino", "torch"):
+        return LoadedModels(idle_warm_up=True).get(ModelSpec(engine=name), print)
+    return FakeEngine() if name == "fake" else tiny_engine(name)
 
 
-def alone(engine: Engine, tokens: Sequence[int]) -> Logits:
-    """Logits after `tokens`, of a session of their own: float32 [V]."""
+@pytest.fixture(scope="module")
+def reference(name: str, engine: Engine) -> Engine:
+    """What the engine must equal: the same model over a cache that grows."""
+    passes, _, family = name.partition(" ")
+    if passes not in ("fixed", "replayed"):
+        return engine
+    session = engine.open()
+    assert isinstance(session, CapturedSession)
+    session.close()
+    return tiny_engine(family)
+
+
+def alone(engine: Engine, tokens: Sequence[int]) -> tuple[Logits, HiddenStates]:
+    """Logits [V] and hidden state [D] behind `tokens`, of a session of their own."""
     session = engine.open()
     logits = session.forward(tokens, chain_parents(len(tokens)), (len(tokens) - 1,))[0]
+    hidden = session.hidden_states()[-1]
     session.close()
-    return logits
+    return logits, hidden
 
 
-def forward(session: Session, tokens: Sequence[int]) -> Logits:
+def assert_alone(engine: Engine, tokens: Sequence[int], logits: Logits) -> None:
+    assert np.abs(logits - alone(engine, tokens)[0]).max() < TOLERANCE
+
+
+def chain(session: Session, tokens: Sequence[int]) -> Logits:
     """The logits of a chain of tokens, which stay pending."""
     return session.forward(tokens, chain_parents(len(tokens)), range(len(tokens)))
 
 
 def path_to(row: int, parents: Sequence[int]) -> list[int]:
-    found: list[int] = []
+    path: list[int] = []
     while row >= 0:
-        found.append(row)
+        path.append(row)
         row = parents[row]
-    return found[::-1]
+    return path[::-1]
 
 
-def assert_it_is_its_text(engine: Engine, data: st.DataObject) -> None:
+@settings(max_examples=8, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_a_session_is_its_text_whatever_it_went_through(
+    engine: Engine, reference: Engine, data: st.DataObject
+) -> None:
     """Trees of other shapes, rows kept and rejected, texts cut back, and moves to another session,
     in any order.
     """
     session, text = engine.open(), list[int]()
     for _ in range(data.draw(st.integers(2, 6))):
-        tokens = data.draw(st.lists(TOKENS, min_size=1, max_size=6))
+        tokens = data.draw(st.lists(TOKENS, min_size=1, max_size=9))
         parents = [data.draw(st.integers(-1, i - 1)) for i in range(len(tokens))]
-        logits = session.forward(tokens, parents, range(len(tokens)))
+        rows = data.draw(st.lists(st.integers(0, len(tokens) - 1), max_size=4))
         row = data.draw(st.integers(-1, len(tokens) - 1))
+        logits = session.forward(tokens, parents, [*rows, row] if row >= 0 else rows)
         path = path_to(row, parents)
-        kept = [tokens[at] for at in path]
+        accepted = [tokens[at] for at in path]
         if path:
-            assert np.abs(logits[row] - alone(engine, text + kept)).max() < TOLERANCE
+            want, hidden = alone(reference, text + accepted)
+            assert np.abs(logits[-1] - want).max() < TOLERANCE
+            assert np.abs(session.hidden_states()[row] - hidden).max() < TOLERANCE
         session.keep(path)
-        text += kept
+        text += accepted
         deed = data.draw(st.sampled_from(["go on", "truncate", "move"]))
         length = data.draw(st.integers(0, len(text)))
         if deed == "truncate":
@@ -133,68 +141,85 @@ def assert_it_is_its_text(engine: Engine, data: st.DataObject) -> None:
     session.close()
 
 
-@settings(max_examples=6, suppress_health_check=list(HealthCheck))
-@given(data=st.data())
-def test_a_session_is_its_text_whatever_it_went_through(
-    engine: Engine, data: st.DataObject
-) -> None:
-    assert_it_is_its_text(engine, data)
-
-
-@pytest.mark.thorough
-@settings(max_examples=30, suppress_health_check=list(HealthCheck))
-@given(data=st.data())
-def test_it_is_so_time_and_again(engine: Engine, data: st.DataObject) -> None:
-    assert_it_is_its_text(engine, data)
-
-
-def test_hidden_states_are_each_sessions_own(engine: Engine) -> None:
-    """One value for all sessions of a torch engine: whoever ran last had replaced the others'."""
+def test_what_a_pass_returned_is_no_other_sessions(engine: Engine, reference: Engine) -> None:
+    """Whatever memory passes share: logits and hidden states are copies."""
     one, other = engine.open(), engine.open()
-    forward(one, [5, 6, 7])
-    mine = one.hidden_states()
-    forward(other, [9])
-    assert mine.shape[0] == 3
-    assert np.array_equal(one.hidden_states(), mine)
-    assert other.hidden_states().shape[0] == 1
+    logits = chain(one, [25, 26, 27])
+    before, hidden = logits.copy(), one.hidden_states()
+    other_logits = chain(other, [29])
+    assert np.array_equal(logits, before)
+    assert np.array_equal(one.hidden_states(), hidden)
+    assert (len(hidden), len(other.hidden_states())) == (3, 1)
+    assert_alone(reference, [29], other_logits[0])
+    one.keep(range(3))
+    assert_alone(reference, [25, 26, 27, 30], chain(one, [30])[0])
+    one.close()
+    other.close()
 
 
-def test_rejected_rows_leave_nothing_behind(engine: Engine) -> None:
+def test_branches_that_are_longer_than_a_window_see_what_they_should(
+    engine: Engine, reference: Engine
+) -> None:
+    """A window goes by positions, not by where rows were put."""
+    session = engine.open()
+    chain(session, [35, 36])
+    session.keep(range(2))
+    parents, tokens = (-1, -1, *range(14)), range(40, 56)
+    logits = session.forward(tokens, parents, (14, 15))
+    for row in (14, 15):
+        path = [tokens[at] for at in path_to(row, parents)]
+        assert len(path) == 8
+        assert_alone(reference, [35, 36, *path], logits[row - 14])
+    session.close()
+
+
+def test_rejected_rows_leave_nothing_behind(engine: Engine, reference: Engine) -> None:
     """More of them than any cache bears without a copy, and a text of none but those."""
     session = engine.open()
-    session.forward([5, 6], [-1, -1], ())
+    session.forward([25, 26], [-1, -1], ())
     session.keep([])
-    forward(session, [5] * 8)
+    chain(session, [25] * 8)
     session.keep(range(8))
     for _ in range(16):
-        session.forward([5] * 12, [-1] * 12, (0,))
+        session.forward([25] * 12, [-1] * 12, (0,))
         session.keep([0])
-    assert np.abs(forward(session, [9])[0] - alone(engine, [5] * 24 + [9])).max() < TOLERANCE
+    assert_alone(reference, [25] * 24 + [29], chain(session, [29])[0])
+    session.close()
 
 
-def test_room_is_made_where_more_comes_than_was_stated(engine: Engine) -> None:
-    session, text = engine.open(16), [20 + i % 50 for i in range(300)]
-    for start in range(0, 300, 60):
-        logits = forward(session, text[start : start + 60])
+def test_room_is_made_where_more_comes_than_was_stated(
+    name: str, engine: Engine, reference: Engine
+) -> None:
+    """Also for a text that is loaded. Longrope models read no more than 64 tokens."""
+    rows = 60 if "longrope" in name else 120 if name in ("openvino", "torch") else 600
+    session, text = engine.open(16), [20 + i % 50 for i in range(rows)]
+    for start in range(0, rows, 60):
+        logits = chain(session, text[start : start + 60])
+        if start + 60 == rows:
+            assert_alone(reference, text, logits[-1])
         session.keep(range(60))
-    assert np.abs(logits[-1] - alone(engine, text)).max() < TOLERANCE
-    assert session.bytes >= 300 * engine.row_bytes
+    assert session.bytes >= rows * engine.row_bytes
+    other = engine.open()
+    other.load(text, session.save(rows))
+    session.truncate(rows // 2)
+    for each, length in ((session, rows // 2), (other, rows)):
+        assert_alone(reference, [*text[:length], 77], chain(each, [77])[0])
+        each.close()
 
 
 def test_a_text_beyond_the_positions_of_a_model_is_refused(engine: Engine) -> None:
-    """OpenVINO read beyond them."""
     session = engine.open()
     session._max_context = 4
-    session.forward([5, 6], [-1, 0], ())
+    session.forward([25, 26], [-1, 0], ())
     session.keep([0, 1])
     with pytest.raises(DerbyError, match=r"5; .*4"):
-        session.forward([7, 8, 9], [-1, 0, 1], ())
-    session.forward([7, 8], [-1, 0], (1,))
+        session.forward([27, 28, 29], [-1, 0, 1], ())
+    session.forward([27, 28], [-1, 0], (1,))
 
 
 def test_a_state_that_cannot_be_cut_back_takes_no_tree_and_is_cut_to_nothing() -> None:
     session = FakeEngine(guesses="none").open()
-    forward(session, range(4))
+    chain(session, range(4))
     session.keep(range(4))
     with pytest.raises(RuntimeError, match="takes no tree"):
         session.forward([7, 8], [-1, -1], ())
@@ -217,7 +242,7 @@ def test_misuse_is_refused(engine: Engine) -> None:
             session.forward(tokens, links, rows)
     session.forward([1, 2, 3], (-1, 0, 0), ())
     with pytest.raises(RuntimeError, match="3 pending"):
-        forward(session, [1])
+        chain(session, [1])
     for path in ([2, 0], [1, 2], [3], [-1]):
         with pytest.raises(RuntimeError, match="not a path"):
             session.keep(path)

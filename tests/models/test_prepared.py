@@ -1,7 +1,8 @@
-"""Prepared folders: in place at once, or not there."""
+"""Prepared folders: made once for a key, in place at once or not there, by one process at a time;
+and a cache that cannot be written is refused with the remedy.
+"""
 
 import errno
-import os
 import signal
 import subprocess
 import sys
@@ -143,41 +144,33 @@ def test_who_waits_for_another_process_says_so_and_goes_on_where_it_is_killed(
     assert not list(own_cache.glob("*.partial"))
 
 
-def failing(error: Exception) -> Recorder:
-    class Failing(Recorder):
-        def __call__(self, folder: Path) -> None:
-            raise error
+@pytest.mark.parametrize(
+    ("error", "free", "why"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), 1 << 40, "the disk is full"),
+        (RuntimeError("basic_ios::clear: iostream error"), 0, "the disk is full"),
+        (OSError(errno.EACCES, "Permission denied"), 1 << 40, "Permission denied"),
+        (FileExistsError(errno.EEXIST, "File exists"), 1 << 40, "File exists"),
+    ],
+)
+def test_a_cache_that_cannot_be_written_is_refused_with_the_remedy(
+    monkeypatch: pytest.MonkeyPatch, own_cache: Path, error: Exception, free: int, why: str
+) -> None:
+    """Its place is for the operator: visitors read the sentence."""
+    monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": free}))
 
-    return Failing()
+    def build(_: Path) -> None:
+        raise error
+
+    with pytest.raises(DerbyError, match=rf"\({why}\).*DECODE_DERBY_CACHE") as refusal:
+        prepared("x", "v1", build)
+    assert str(own_cache) not in str(refusal.value)
+    assert str(own_cache) in refusal.value.with_place
 
 
-class TestRefusals:
-    def test_a_full_disk_is_said_with_the_remedy(self, own_cache: Path) -> None:
-        full = OSError(errno.ENOSPC, "No space left on device")
-        with pytest.raises(DerbyError, match=r"is full.*DECODE_DERBY_CACHE") as refusal:
-            prepared("x", "v1", failing(full))
-        assert str(own_cache) not in str(refusal.value), "visitors read it"
-        assert str(own_cache) in refusal.value.with_place
+def test_a_fault_of_ours_stays_one() -> None:
+    def build(_: Path) -> None:
+        raise FileNotFoundError("absent")
 
-    def test_whatever_fails_on_a_full_disk_failed_for_it(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        free = type("Usage", (), {"free": 0})
-        monkeypatch.setattr("shutil.disk_usage", lambda _: free)
-        with pytest.raises(DerbyError, match="is full"):
-            prepared("x", "v1", failing(RuntimeError("basic_ios::clear: iostream error")))
-
-    def test_a_cache_where_a_file_stands_or_that_may_not_be_written_is_said(
-        self, own_cache: Path
-    ) -> None:
-        own_cache.write_text("a file")
-        with pytest.raises(DerbyError, match=r"cannot be written.*set DECODE_DERBY_CACHE"):
-            prepared("x", "v1", Recorder())
-        own_cache.unlink()
-        forbidden = OSError(errno.EACCES, os.strerror(errno.EACCES))
-        with pytest.raises(DerbyError, match=r"cannot be written.*allow it"):
-            prepared("x", "v1", failing(forbidden))
-
-    def test_a_fault_of_ours_stays_one(self) -> None:
-        with pytest.raises(FileNotFoundError):
-            prepared("x", "v1", failing(FileNotFoundError("absent")))
+    with pytest.raises(FileNotFoundError):
+        prepared("x", "v1", build)

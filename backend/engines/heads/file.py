@@ -2,7 +2,6 @@
 it takes of its target's.
 """
 
-import hashlib
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -69,14 +68,13 @@ class HeadShape:
 @dataclass(frozen=True, slots=True)
 class HeadFile:
     """`weights` are TorchHead's by name, float32. `tokens` int64 [V'], ascending, are the target's
-    ids that the head can draft. `digest` is the file's SHA-256, `target` the fingerprint of the
+    ids that the head can draft. `target` is the fingerprint of the
     model that it was trained for.
     """
 
     shape: HeadShape
     weights: Weights
     tokens: NDArray[np.int64]
-    digest: str
     target: str
 
 
@@ -120,7 +118,7 @@ def read_head(path: Path) -> HeadFile:
         for name, value in arrays.items()
         if not name.endswith(".scale")
     }
-    return HeadFile(shape, weights, tokens, hashlib.sha256(path.read_bytes()).hexdigest(), target)
+    return HeadFile(shape, weights, tokens, target)
 
 
 def int8_rows(matrix: Floats) -> tuple[NDArray[np.int8], Floats]:

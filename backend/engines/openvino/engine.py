@@ -72,8 +72,6 @@ def open_openvino(spec: ModelSpec, say: Say) -> OpenVINOEngine:
 
     require_device(spec.device)
     files = model_files(spec.name, say)
-    if files.capped:
-        say(files.capped)
     path = (files.folder if files.ready_made else openvino_ir(spec, say)) / IR[0]
     settings = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": "1"}
     settings |= EXACT if spec.precision in EXACT_PRECISIONS else {}

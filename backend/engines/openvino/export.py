@@ -21,9 +21,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from backend.engines.openvino.core import BYTES, EXACT, core
 from backend.engines.openvino.session import OpenVINOSession
@@ -40,6 +38,7 @@ from backend.models.files import (
     quantised_as,
     read_object,
     stored_precision,
+    weights_in,
 )
 from backend.models.prepared import is_prepared, prepared, versions
 from backend.types import Logits, ModelSpec
@@ -103,7 +102,7 @@ def conversion_bytes(spec: ModelSpec, say: Say) -> int:
     files = model_files(spec.name, say)
     if spec.name == BUILT_IN or files.ready_made or is_prepared(*_place(spec.precision, files)):
         return 0
-    return round(PEAK * files.weights)
+    return round(PEAK * weights_in(files.folder))
 
 
 def _place(precision: str, files: ModelFiles) -> tuple[str, str]:
@@ -116,149 +115,9 @@ def _convert(folder: Path, name: str, files: ModelFiles) -> None:
     """Write the fp32 IR of a model. Raises DerbyError."""
     if method := quantised_as(read_object(files.folder / "config.json", name)):
         raise unsupported(files, f"weights in {method:.40}")
-    graph, logits, cap = converted(files, name, folder)
-    _save(_with_interface(merge_products(graph), files, cap), folder)
+    graph, logits = converted(files, name, folder)
+    _save(_with_interface(merge_products(graph), files), folder)
     require_equal(folder, logits, files)
-
-
-def require_equal(folder: Path, logits: Logits, files: ModelFiles) -> None:
-    """Raise DerbyError unless the IR gives torch's `logits` of the self-test's text, but for
-    float32's rounding.
-    """
-    model = core().compile_model(folder / IR[0], "CPU", EXACT)
-
-    def session() -> OpenVINOSession:
-        return OpenVINOSession(model.create_infer_request(), files.max_context, files.window, 0)
-
-    own = in_passes(session, sample(files.vocab_size), (1, TOKENS - 1))
-    if not alike(own, logits, ROUNDING):
-        raise unsupported(files, "logits off from those of torch")
-
-
-def ready_made(path: Path, spec: ModelSpec, files: ModelFiles) -> "ov.Model":
-    """The IR at `path`, which somebody else made, behind our interface; its weights stay as stored.
-
-    "int4-exact" and "int8-exact" are those codes as well, run with exact arithmetic. Raises
-    DerbyError for a precision other than the stored one, and where the graph lacks a node.
-    """
-    stored = stored_precision(path.parent)
-    if spec.precision.removesuffix("-exact") != stored:
-        raise unknown("precision", spec.precision, (stored,))
-    return _with_interface(core().read_model(path), files)
-
-
-def _save(model: "ov.Model", folder: Path) -> None:
-    import openvino as ov
-
-    ov.save_model(model, folder / IR[0], compress_to_fp16=False)
-
-
-def _with_interface(model: "ov.Model", files: ModelFiles, cap: float = 0) -> "ov.Model":
-    """The same weights behind the interface that the head of this file describes; `cap`: see
-    `_cap_scores`, 0: there is none.
-    """
-    import openvino as ov
-    from openvino import opset13 as ops
-
-    sliding = files.sliding
-    inputs = {parameter.get_friendly_name(): parameter for parameter in model.get_parameters()}
-    for name in EXPORTED:
-        if name not in inputs:
-            raise unsupported(files, f"no input {name!r}")
-    if unexpected := sorted(set(inputs) - set(EXPORTED)):
-        raise unsupported(files, f"input {unexpected[0]!r}")
-    bias = _parameter([-1, 1, -1, -1], ov.Type.f32, "attention_bias")
-    rows = _parameter([-1], ov.Type.i64, "rows")
-    biases = [bias]
-    if 0 < sum(sliding) < len(sliding):
-        biases.append(_parameter([-1, 1, -1, -1], ov.Type.f32, "sliding_bias"))
-
-    attention = _attention(model, files)
-    if len(biases) > 1 and len(attention) != len(sliding):
-        raise unsupported(files, f"{len(attention)} attentions, {len(sliding)} layers")
-    for index, node in enumerate(attention):
-        own = biases[-1] if sliding and sliding[index] else bias
-        node.input(3).replace_source_output(own.output(0))
-        if cap:
-            _cap_scores(node, cap)
-
-    # Whatever else reads the padding mask learns that all P+n tokens are real.
-    lengths = ops.gather(ops.shape_of(bias), ops.constant([0, 3]), ops.constant(0))
-    ones = ops.broadcast(ops.constant(1, ov.Type.i64), lengths)
-    for reader in inputs.pop("attention_mask").output(0).get_target_inputs():
-        reader.replace_source_output(ones.output(0))
-
-    head = _output_projection(model, files).input(0)
-    features = head.get_source_output()
-    chosen = ops.gather(features, rows, ops.constant(1))
-    head.replace_source_output(chosen.output(0))
-    hidden = ops.result(features, name="features")
-
-    order = [inputs[name] for name in ("input_ids", "position_ids", "beam_idx")]
-    build: Any = ov.Model  # its stubs reject every call
-    return build(
-        [*model.get_results(), hidden],
-        model.get_sinks(),
-        [*order, *biases, rows],
-        architecture(files),
-    )
-
-
-def _cap_scores(node: "ov.Node", cap: float) -> None:
-    """Have an attention node's scores run into `cap`, before its mask is added: Gemma 2's do, by
-    cap * tanh(scores / cap), and the node cannot (arXiv 2408.00118, section 2).
-    """
-    from openvino import opset13 as ops
-
-    query, key, value, mask, scale = (port.get_source_output() for port in node.inputs())
-    scores = ops.matmul(ops.multiply(query, scale), key, False, True)  # noqa: FBT003
-    limit = ops.constant(np.float32(cap))
-    capped = ops.multiply(ops.tanh(ops.divide(scores, limit)), limit)
-    attended = ops.matmul(ops.softmax(ops.add(capped, mask), -1), value, False, False)  # noqa: FBT003
-    for reader in node.output(0).get_target_inputs():
-        reader.replace_source_output(attended.output(0))
-
-
-def _attention(model: "ov.Model", files: ModelFiles) -> list["ov.Node"]:
-    """The attention of each layer, in order; the fourth input of each is the mask."""
-    kind = "ScaledDotProductAttention"
-    nodes = [node for node in model.get_ordered_ops() if node.get_type_name() == kind]
-    if not nodes:
-        raise unsupported(files, f"no {kind}")
-    for node in nodes:
-        if len(node.inputs()) < 4:
-            raise unsupported(files, f"no mask in {node.get_friendly_name()}")
-        heads = node.input(3).get_partial_shape()[1]
-        if heads.is_static and heads.get_length() != 1:
-            # ALiBi, say: what it adds would go with the mask.
-            raise unsupported(files, f"heads' masks in {node.get_friendly_name()}")
-    return nodes
-
-
-def _parameter(shape: list[int], kind: "ov.Type", name: str) -> "ov.Node":
-    import openvino as ov
-    from openvino import opset13 as ops
-
-    parameter = ops.parameter(ov.PartialShape(shape), kind, name)
-    parameter.output(0).set_names({name})
-    return parameter
-
-
-def _output_projection(model: "ov.Model", files: ModelFiles) -> "ov.Node":
-    """The matmul nearest to the logits, through scales and caps that act on each logit alone."""
-    outputs = {name: port for port in model.outputs for name in port.get_names()}
-    if "logits" not in outputs:
-        raise unsupported(files, "no output 'logits'")
-    node = outputs["logits"].get_node()
-    while node.get_type_name() in EACH_LOGIT_ALONE:
-        node = node.input(0).get_source_output().get_node()
-    if node.get_type_name() != "MatMul" or node.input(0).get_partial_shape().rank.get_length() != 3:
-        raise unsupported(files, f"'logits' from {node!s:.80}")
-    return node
-
-
-#: How torch says that it could not allocate: a RuntimeError like any other.
-NO_MEMORY = "can't allocate memory"
 
 
 def architecture(files: ModelFiles) -> str:
@@ -274,18 +133,10 @@ def unsupported(files: ModelFiles, lacking: str) -> DerbyError:
     )
 
 
-class Converted(NamedTuple):
-    """A stateful fp32 graph as optimum-intel makes it; torch's logits [n, V] of the self-test's
-    text; and where the model caps attention's scores, which the graph may have lost (0: nowhere).
+def converted(files: ModelFiles, name: str, folder: Path) -> tuple["ov.Model", Logits]:
+    """A stateful fp32 graph as optimum-intel makes it, and torch's logits [n, V] of the self-test's
+    text; `folder` takes what is written on the way. Raises DerbyError.
     """
-
-    graph: "ov.Model"
-    logits: Logits
-    cap: float
-
-
-def converted(files: ModelFiles, name: str, folder: Path) -> Converted:
-    """The model as a graph; `folder` takes what is written on the way. Raises DerbyError."""
     import openvino as ov
     import torch
     from transformers import AutoConfig
@@ -296,7 +147,10 @@ def converted(files: ModelFiles, name: str, folder: Path) -> Converted:
         whole = AutoConfig.from_pretrained(files.folder, trust_remote_code=False)
     except Exception as error:  # whatever its makers wrote
         raise loading_error(name, f"The model {name!r} cannot be loaded", error) from error
-    exporter = _exporter(text_config(whole).model_type)
+    text = text_config(whole)
+    if getattr(text, "attn_logit_softcapping", None):
+        raise unsupported(files, "capped attention scores")
+    exporter = _exporter(text.model_type)
     if exporter is None:
         raise unsupported(files, "no exporter")
     model = load_model(ModelSpec(name, "torch", "fp32"), files, {}).eval()
@@ -305,8 +159,6 @@ def converted(files: ModelFiles, name: str, folder: Path) -> Converted:
     with torch.inference_mode():
         tokens = torch.tensor([sample(files.vocab_size)])
         logits = model(tokens, use_cache=False).logits[0].float().numpy()
-    config = model.config.get_text_config(decoder=True)
-    cap = getattr(config, "attn_logit_softcapping", None) or 0
     if model._supports_sdpa:  # noqa: SLF001 (see the torch engine)
         model.set_attn_implementation("sdpa")
     with TemporaryDirectory(dir=folder) as scratch:
@@ -316,7 +168,7 @@ def converted(files: ModelFiles, name: str, folder: Path) -> Converted:
         gc.collect()
         # Read without mapping: the scratch folder is about to go.
         graph = ov.Core().read_model(path, config={"ENABLE_MMAP": False})
-    return Converted(graph, logits, cap)
+    return graph, logits
 
 
 @contextmanager
@@ -377,6 +229,121 @@ def _export(model: Any, exporter: Callable[..., Any], path: Path, files: ModelFi
             *_, first = chain(error)
             words = (str(first).strip() or type(first).__name__).partition("\n")[0]
             words = words.partition(" (/")[0]  # without the place of a package
-            if NO_MEMORY in str(first):
-                raise MemoryError(words) from error
             raise unsupported(files, f"{words:.200}") from error
+
+
+def require_equal(folder: Path, logits: Logits, files: ModelFiles) -> None:
+    """Raise DerbyError unless the IR gives torch's `logits` of the self-test's text, but for
+    float32's rounding.
+    """
+    model = core().compile_model(folder / IR[0], "CPU", EXACT)
+
+    def session() -> OpenVINOSession:
+        return OpenVINOSession(model.create_infer_request(), files.max_context, files.window, 0)
+
+    own = in_passes(session, sample(files.vocab_size), (1, TOKENS - 1))
+    if not alike(own, logits, ROUNDING):
+        raise unsupported(files, "logits off from those of torch")
+
+
+def ready_made(path: Path, spec: ModelSpec, files: ModelFiles) -> "ov.Model":
+    """The IR at `path`, which somebody else made, behind our interface; its weights stay as stored.
+
+    "int4-exact" and "int8-exact" are those codes as well, run with exact arithmetic. Raises
+    DerbyError for a precision other than the stored one, and where the graph lacks a node.
+    """
+    stored = stored_precision(path.parent)
+    if spec.precision.removesuffix("-exact") != stored:
+        raise unknown("precision", spec.precision, (stored,))
+    return _with_interface(core().read_model(path), files)
+
+
+def _save(model: "ov.Model", folder: Path) -> None:
+    import openvino as ov
+
+    ov.save_model(model, folder / IR[0], compress_to_fp16=False)
+
+
+def _with_interface(model: "ov.Model", files: ModelFiles) -> "ov.Model":
+    """The same weights behind the interface that the head of this file describes."""
+    import openvino as ov
+    from openvino import opset13 as ops
+
+    sliding = files.sliding
+    inputs = {parameter.get_friendly_name(): parameter for parameter in model.get_parameters()}
+    for name in EXPORTED:
+        if name not in inputs:
+            raise unsupported(files, f"no input {name!r}")
+    if unexpected := sorted(set(inputs) - set(EXPORTED)):
+        raise unsupported(files, f"input {unexpected[0]!r}")
+    bias = _parameter([-1, 1, -1, -1], ov.Type.f32, "attention_bias")
+    rows = _parameter([-1], ov.Type.i64, "rows")
+    biases = [bias]
+    if 0 < sum(sliding) < len(sliding):
+        biases.append(_parameter([-1, 1, -1, -1], ov.Type.f32, "sliding_bias"))
+
+    attention = _attention(model, files)
+    if len(biases) > 1 and len(attention) != len(sliding):
+        raise unsupported(files, f"{len(attention)} attentions, {len(sliding)} layers")
+    for index, node in enumerate(attention):
+        own = biases[-1] if sliding and sliding[index] else bias
+        node.input(3).replace_source_output(own.output(0))
+
+    # Whatever else reads the padding mask learns that all P+n tokens are real.
+    lengths = ops.gather(ops.shape_of(bias), ops.constant([0, 3]), ops.constant(0))
+    ones = ops.broadcast(ops.constant(1, ov.Type.i64), lengths)
+    for reader in inputs.pop("attention_mask").output(0).get_target_inputs():
+        reader.replace_source_output(ones.output(0))
+
+    head = _output_projection(model, files).input(0)
+    features = head.get_source_output()
+    chosen = ops.gather(features, rows, ops.constant(1))
+    head.replace_source_output(chosen.output(0))
+    hidden = ops.result(features, name="features")
+
+    order = [inputs[name] for name in ("input_ids", "position_ids", "beam_idx")]
+    build: Any = ov.Model  # its stubs reject every call
+    return build(
+        [*model.get_results(), hidden],
+        model.get_sinks(),
+        [*order, *biases, rows],
+        architecture(files),
+    )
+
+
+def _attention(model: "ov.Model", files: ModelFiles) -> list["ov.Node"]:
+    """The attention of each layer, in order; the fourth input of each is the mask."""
+    kind = "ScaledDotProductAttention"
+    nodes = [node for node in model.get_ordered_ops() if node.get_type_name() == kind]
+    if not nodes:
+        raise unsupported(files, f"no {kind}")
+    for node in nodes:
+        if len(node.inputs()) < 4:
+            raise unsupported(files, f"no mask in {node.get_friendly_name()}")
+        heads = node.input(3).get_partial_shape()[1]
+        if heads.is_static and heads.get_length() != 1:
+            # ALiBi, say: what it adds would go with the mask.
+            raise unsupported(files, f"heads' masks in {node.get_friendly_name()}")
+    return nodes
+
+
+def _parameter(shape: list[int], kind: "ov.Type", name: str) -> "ov.Node":
+    import openvino as ov
+    from openvino import opset13 as ops
+
+    parameter = ops.parameter(ov.PartialShape(shape), kind, name)
+    parameter.output(0).set_names({name})
+    return parameter
+
+
+def _output_projection(model: "ov.Model", files: ModelFiles) -> "ov.Node":
+    """The matmul nearest to the logits, through scales and caps that act on each logit alone."""
+    outputs = {name: port for port in model.outputs for name in port.get_names()}
+    if "logits" not in outputs:
+        raise unsupported(files, "no output 'logits'")
+    node = outputs["logits"].get_node()
+    while node.get_type_name() in EACH_LOGIT_ALONE:
+        node = node.input(0).get_source_output().get_node()
+    if node.get_type_name() != "MatMul" or node.input(0).get_partial_shape().rank.get_length() != 3:
+        raise unsupported(files, f"'logits' from {node!s:.80}")
+    return node

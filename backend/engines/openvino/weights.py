@@ -6,7 +6,6 @@ the codes that it was published in: to quantise it anew would change every fourt
 """
 
 import logging
-import math
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -147,17 +146,10 @@ def int8(model: "ov.Model") -> "ov.Model":
 
 
 def int4(model: "ov.Model") -> "ov.Model":
-    """4 bits a weight, 8 for the output projection. Consumes `model`.
-
-    Rounded in groups of 128 or the largest smaller power of two that fits; matrices that no group
-    of SMALLEST_GROUP divides get 8 bits. Raises DerbyError where that is all of them.
+    """4 bits a weight in groups of 128 or the largest smaller power of two that fits a matrix; 8
+    for the output projection, and where not even SMALLEST_GROUP fits. Consumes `model`.
     """
-    widths = {matrix.output(0).get_shape()[1] for matrix in _matrices(model)}
-    fitting = [width for width in widths if width % SMALLEST_GROUP == 0]
-    if not fitting:
-        raise DerbyError("This model's weights do not fit in int4: choose fp32 or int8.")
     with _silent_nncf() as nncf:
-        # Not all matrices are among those: a mixture's experts are 3-D.
         adjusting = nncf.AdvancedCompressionParameters(
             group_size_fallback_mode=nncf.GroupSizeFallbackMode.ADJUST,
             min_adjusted_group_size=SMALLEST_GROUP,
@@ -165,7 +157,7 @@ def int4(model: "ov.Model") -> "ov.Model":
         return nncf.compress_weights(
             model,
             mode=nncf.CompressWeightsMode.INT4_SYM,
-            group_size=math.gcd(128, *fitting),
+            group_size=128,
             ratio=1.0,
             advanced_parameters=adjusting,
         )

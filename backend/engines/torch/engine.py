@@ -14,12 +14,10 @@ from backend.engines.session import Session
 from backend.errors import DerbyError, unknown
 from backend.machine import threads, zero_gpu
 from backend.models.files import (
-    LONGROPE,
     ModelFiles,
     loading_error,
     model_files,
     model_folder,
-    quantised_as,
     require_all_weights,
     weights_in,
 )
@@ -85,9 +83,6 @@ def load_model(spec: ModelSpec, files: ModelFiles, placement: dict[str, Any]) ->
         what = f"The torch engine cannot load {spec.name!r}"
         raise loading_error(spec.name, what, error) from error
     require_all_weights(loaded, spec.name)
-    if quantised_as(config.to_dict()) == "mxfp4":
-        # transformers leaves what it unpacked in bf16, whatever it was asked for.
-        model.to(getattr(torch, PRECISIONS[spec.precision]))
     return model
 
 
@@ -119,7 +114,7 @@ def fix_positions(model: Any) -> None:
     every pass how far it reaches, and wait for the device to tell.
     """
     for module in model.modules():
-        if getattr(module, "rope_type", "") in ("dynamic", LONGROPE):
+        if getattr(module, "rope_type", "") in ("dynamic", "longrope"):
             module.rope_type = "default"
 
 
@@ -146,9 +141,6 @@ def placement_on(device: str) -> dict[str, Any]:
         return {}
     return {"device_map": "auto" if name == "AUTO" else {"": name.lower()}}
 
-
-#: Bytes that a weight takes, by precision.
-BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 
 #: Layers whose attention goes by masks and positions alone, as configurations call them.
 MASKED = {"attention", "full_attention", "sliding_attention", "global"}
@@ -281,8 +273,6 @@ def open_torch(spec: ModelSpec, say: Say) -> TorchEngine:
     model = load_model(spec, files, placement_on(spec.device))
     engine = TorchEngine(spec, model, tokenizer, files.max_context, files.fingerprint)
     engine.row_bytes = files.row_bytes // (1 if spec.precision == "fp32" else 2)
-    if files.capped:
-        say(files.capped)
     return engine
 
 
@@ -296,14 +286,13 @@ def devices() -> tuple[str, ...]:
 
 
 def estimate_bytes(spec: ModelSpec, say: Say) -> int:
-    # An unknown precision is refused when it is opened.
-    return weights_in(model_folder(spec.name, say)) * BYTES.get(spec.precision, 0)
+    return weights_in(model_folder(spec.name, say)) * (4 if spec.precision == "fp32" else 2)
 
 
 TORCH = EngineDeclaration(
     name="torch",
     title="PyTorch",
-    precisions=tuple(BYTES),
+    precisions=tuple(PRECISIONS),
     devices=devices,
     device_help="CPU, CUDA or AUTO",
     open=open_torch,

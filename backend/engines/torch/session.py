@@ -82,8 +82,8 @@ class Target:
         try:
             yield
         finally:
-            for each in hooks:
-                each.remove()
+            for handle in hooks:
+                handle.remove()
 
     def masks(self, full: Any, sliding: Any) -> Any:
         """attention_mask of a pass, as the model takes it."""
@@ -160,12 +160,6 @@ class RowsCache(Cache):
         return True
 
 
-def _rows_cache(capacity: int) -> RowsCache:
-    """An empty one, which makes a layer for each that asks for one."""
-    make: Any = partial(RowsLayer, capacity)
-    return RowsCache(layer_class_to_replicate=make)
-
-
 class TorchSession(Session):
     """`rows`: tokens that there is to be room for; 0: unknown. `layers`: those whose hidden states
     are shown beside the last one's.
@@ -181,8 +175,8 @@ class TorchSession(Session):
     ) -> None:
         super().__init__(max_context, guesses)
         self._target, self._layers = target, layers
-        capacity = rows or FIRST_CAPACITY
-        self._cache = _rows_cache(capacity)
+        make: Any = partial(RowsLayer, rows or FIRST_CAPACITY)  # a layer for each that asks for one
+        self._cache = RowsCache(layer_class_to_replicate=make)
         self._states: dict[int, Any] = {}  # the last pass's by layer, tensors [1, n, D]
 
     @property
@@ -317,10 +311,8 @@ class PlainSession(Session):
     def forward(self, tokens: Sequence[int], parents: Sequence[int], rows: Sequence[int]) -> Logits:
         self._tree(tokens, parents, rows)
         start, logits = self.length, np.zeros((len(rows), self._config.vocab_size), np.float32)
-        computed, self._computed = (
-            self._computed,
-            0,
-        )  # should the pass fail half-way
+        computed = self._computed
+        self._computed = 0  # should the pass fail half-way
         if computed == start > 0:
             for place, token in enumerate(tokens):
                 wanted = [at for at, row in enumerate(rows) if row == place]

@@ -1,0 +1,288 @@
+"""What a model's name means and what is refused; of the Hub, data alone comes, into the Hub's own
+cache, and none where downloads are off; and what a folder's configuration states of its model.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save, save_file
+
+from backend.engines.registry import engine_named
+from backend.errors import DerbyError
+from backend.limits import Limits
+from backend.models import files
+from backend.models.files import HUB_ID, ModelFiles, gguf_file, hub_folder, model_files, weights_in
+from backend.racing.models import LoadedModels
+from backend.types import ModelSpec
+
+
+def quiet(_: str) -> None: ...
+
+
+CONFIG = json.dumps({"model_type": "llama", "max_position_embeddings": 9, "vocab_size": 9})
+FILES = ("config.json", "model.safetensors")
+
+
+@dataclass
+class FakeHub:
+    """Stands in for the Hub's client: repositories by name, each with its files' names."""
+
+    cache: Path
+    repositories: dict[str, Sequence[str]] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+    online: bool = True
+
+    def snapshot_download(
+        self,
+        name: str,
+        *,
+        allow_patterns: Sequence[str],
+        ignore_patterns: Sequence[str],
+        local_files_only: bool,
+    ) -> str:
+        self.asked.append(name)
+        folder = self.cache / name
+        if self.online and not local_files_only and name in self.repositories:
+            for file in self.repositories[name]:
+                fits = [
+                    any(fnmatchcase(file, p) for p in many)
+                    for many in (allow_patterns, ignore_patterns)
+                ]
+                if fits == [True, False]:
+                    (folder / file).parent.mkdir(parents=True, exist_ok=True)
+                    (folder / file).write_text(CONFIG)
+        if not folder.is_dir():
+            raise FileNotFoundError(name)
+        return str(folder)
+
+    def files(self, name: str) -> set[str]:
+        folder = self.cache / name
+        return {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHub:
+    fake = FakeHub(tmp_path)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fake.snapshot_download)
+    monkeypatch.setattr(files, "_fetched", {})
+    return fake
+
+
+def test_data_of_the_top_folder_alone_is_fetched_and_the_hub_is_asked_once(hub: FakeHub) -> None:
+    others = ("pytorch_model.bin", "modeling.py", "onnx/config.json", "consolidated.safetensors")
+    hub.repositories["owner/one"] = (*FILES, "chat_template.jinja", *others)
+    for _ in range(2):
+        assert model_files("owner/one", quiet).folder == hub.cache / "owner/one"
+    assert hub.files("owner/one") == {*FILES, "chat_template.jinja"}
+    assert hub.asked == ["owner/one"]
+
+
+def test_a_gguf_file_is_named_and_comes_with_its_other_parts(hub: FakeHub) -> None:
+    parts = [f"big-{i:05}-of-00002.gguf" for i in (1, 2)]
+    hub.repositories["owner/packed"] = (*parts, "small.gguf", "config.json")
+    assert gguf_file(f"owner/packed:{parts[0]}", quiet).name == parts[0]
+    assert hub.files("owner/packed") == set(parts)
+    with pytest.raises(DerbyError, match=r"small.gguf' is a GGUF file, which .*-c llamacpp"):
+        model_files("owner/packed:small.gguf", quiet)
+    with pytest.raises(DerbyError, match="name one"):
+        gguf_file("owner/packed", quiet)
+
+
+def test_what_the_hubs_cache_holds_serves_where_the_hub_cannot_be_reached(hub: FakeHub) -> None:
+    hub.repositories["owner/one"] = FILES
+    model_files("owner/one", quiet)
+    files._fetched.clear()  # as a new process
+    hub.online = False
+    assert model_files("owner/one", quiet).vocab_size == 9
+    with pytest.raises(DerbyError, match=r"'owner/two' could not be fetched \(FileNotFoundError\)"):
+        model_files("owner/two", quiet)
+
+
+def test_where_downloads_are_off_offered_models_run_and_no_others(hub: FakeHub) -> None:
+    """Any visitor could have any model downloaded."""
+    hub.repositories |= {"owner/one": FILES, "owner/two": FILES}
+    hub_folder("owner/one", quiet)  # as a page does before it opens
+    files._fetched.clear()  # races run in another process
+    models = LoadedModels(limits=Limits(hub=0))
+    models.fetch("owner/one", quiet)
+    with pytest.raises(DerbyError, match=r"'owner/two' is not here.*hub is 0"):
+        models.get(ModelSpec("owner/two", "torch"), quiet)
+    assert not hub.files("owner/two")
+
+
+@pytest.mark.parametrize(
+    ("name", "allowed"),
+    [
+        ("owner/model", True),
+        ("owner/model:file-Q4_K_M.gguf", True),
+        ("owner/model:file.bin", False),
+        ("owner/../model", False),
+        ("owner/model/more", False),
+        ("model", False),
+        ("owner/model:../a.gguf", False),
+    ],
+)
+def test_a_name_of_the_hub(name: str, *, allowed: bool) -> None:
+    assert bool(HUB_ID.fullmatch(name)) == allowed
+
+
+# Folders ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "smollm", "a/b/c", "a b/c", "built-in ", "owner/", "a/..", "a/b\n", "a/" + "b" * 97],
+)
+def test_what_is_neither_folder_nor_hub_id_is_refused(name: str) -> None:
+    with pytest.raises(DerbyError, match="There is no model"):
+        model_files(name, quiet)
+
+
+def test_a_folder_is_named_by_a_path_and_holds_weights_without_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DerbyError, match="There is no model 'mine'"):
+        model_files("mine", quiet)
+    with pytest.raises(DerbyError, match="nowhere"):
+        model_files("./nowhere", quiet)
+    (mine / "config.json").write_text("{}")
+    (mine / "pytorch_model.bin").write_bytes(b"\x80")
+    with pytest.raises(DerbyError, match=r"safetensors files \(no pickles"):
+        model_files("./mine", quiet)
+    config = {"model_type": "mystery", "auto_map": {"AutoConfig": "mystery.Config"}}
+    (mine / "config.json").write_text(json.dumps(config))
+    (mine / "model.safetensors").write_bytes(save({}))
+    (mine / "mystery.py").write_text("raise SystemExit('ran foreign code')")
+    with pytest.raises(DerbyError, match="code from its own repository"):
+        model_files("./mine", quiet)
+
+
+def test_a_ready_made_openvino_model_is_no_pickle(tmp_path: Path) -> None:
+    """openvino_model.bin holds plain numbers."""
+    (tmp_path / "openvino_model.bin").write_bytes(b"\x00")
+    (tmp_path / "config.json").write_text(CONFIG)
+    (tmp_path / "openvino_model.xml").write_text("<net/>")
+    first = model_files(str(tmp_path), quiet)
+    assert first.ready_made
+    (tmp_path / "openvino_model.bin").write_bytes(b"\x01")
+    assert model_files(str(tmp_path), quiet).fingerprint != first.fingerprint
+
+
+def folder_like(folder: Path, generation: object = None, **config: object) -> ModelFiles:
+    """The files of a Llama folder whose configs say this and whose weights are a stub."""
+    folder.mkdir(exist_ok=True, parents=True)
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama", **config}))
+    (folder / "model.safetensors").write_bytes(save({}))
+    if generation is not None:
+        (folder / "generation_config.json").write_text(json.dumps(generation))
+    return model_files(str(folder), quiet)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[" * 100_000, "\udcff"])
+@pytest.mark.parametrize("file", ["config.json", "generation_config.json"])
+def test_a_file_that_is_no_json_is_named(tmp_path: Path, file: str, text: str) -> None:
+    folder_like(tmp_path, max_position_embeddings=9, vocab_size=9)
+    (tmp_path / file).write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(DerbyError, match=file):
+        model_files(str(tmp_path), quiet)
+
+
+@pytest.mark.parametrize(
+    ("generation", "config", "ids"),
+    [
+        ({"eos_token_id": [7, 9]}, 3, {7, 9}),
+        ({"eos_token_id": 0}, 3, {0}),
+        ({}, [3, 4], {3, 4}),
+        (None, 3, {3}),
+    ],
+)
+def test_every_eos_id_counts_and_generation_config_wins(
+    tmp_path: Path, generation: object, config: object, ids: set[int]
+) -> None:
+    assert folder_like(tmp_path, generation, eos_token_id=config).eos_ids == ids
+
+
+def test_the_fingerprint_is_of_the_hubs_commit_or_of_the_files_as_they_lie(tmp_path: Path) -> None:
+    """It is asked for at each open, of models of gigabytes: no weights are read."""
+    one = tmp_path / "a"
+    first = folder_like(one)
+    assert model_files(str(one), quiet).fingerprint == first.fingerprint
+    assert folder_like(tmp_path / "b").fingerprint != first.fingerprint
+    (one / "model.safetensors").write_bytes(save({}))  # of the same size
+    assert model_files(str(one), quiet).fingerprint != first.fingerprint
+    snapshots = tmp_path / "snapshots"
+    commits = [folder_like(snapshots / commit).fingerprint for commit in ("c1", "c1", "c2")]
+    assert commits[0] == commits[1] != commits[2]
+
+
+def test_weights_are_counted_in_all_files_whatever_they_are_stored_as(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(CONFIG)
+    first = {"a": np.zeros((32, 8), np.float32), "scale": np.zeros((), np.float32)}
+    save_file(first, tmp_path / "model-1.safetensors", metadata={"format": "pt"})
+    save_file({"b": np.zeros((5, 4, 2), np.float16)}, tmp_path / "model-2.safetensors")
+    count = 32 * 8 + 1 + 40
+    assert weights_in(tmp_path) == count
+    for engine, precision, size in (
+        ("torch", "bf16", 2),
+        ("torch", "fp32", 4),
+        ("openvino", "fp32", 4),
+    ):
+        spec = ModelSpec(str(tmp_path), engine, precision)
+        assert engine_named(engine).estimate_bytes(spec, quiet) == count * size
+    small = ModelSpec(str(tmp_path), precision="int4")
+    assert engine_named("openvino").estimate_bytes(small, quiet) < count
+
+
+LAYERS = {"max_position_embeddings": 4096, "vocab_size": 9, "num_hidden_layers": 2}
+QWEN = {"model_type": "qwen2", **LAYERS, "sliding_window": 512, "max_window_layers": 1}
+
+
+@pytest.mark.parametrize(
+    ("config", "window", "sliding"),
+    [
+        ({"model_type": "mistral", **LAYERS, "sliding_window": 512}, 512, (True, True)),
+        ({"model_type": "mistral", **LAYERS, "sliding_window": None}, 0, ()),
+        ({**QWEN, "use_sliding_window": False}, 0, ()),
+        ({**QWEN, "use_sliding_window": True}, 512, (False, True)),
+    ],
+)
+def test_a_sliding_window_leaves_the_context_as_long_as_it_is(
+    tmp_path: Path, config: dict[str, object], window: int, sliding: tuple[bool, ...]
+) -> None:
+    stated = folder_like(tmp_path, **config)
+    assert (stated.max_context, stated.window, stated.sliding) == (4096, window, sliding)
+
+
+LONGROPE = {
+    "model_type": "phi3",
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "vocab_size": 99,
+    "pad_token_id": 1,
+    "rope_scaling": {"type": "longrope", "short_factor": [1.0] * 8, "long_factor": [2.0] * 8},
+    "original_max_position_embeddings": 128,
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "longest"),
+    [
+        ({**LONGROPE, "max_position_embeddings": 512}, 128),  # behind it positions change
+        ({**LONGROPE, "max_position_embeddings": 128}, 128),
+        ({"model_type": "bloom", "vocab_size": 99}, files.ENDLESS_CONTEXT),
+        ({"model_type": "mpt", "vocab_size": 99, "max_seq_len": 640}, 640),
+        ({"model_type": "gpt2", "n_positions": 512}, 512),
+    ],
+)
+def test_every_model_has_a_longest_text_whatever_it_is_called(
+    tmp_path: Path, config: dict[str, object], longest: int
+) -> None:
+    assert folder_like(tmp_path, **config).max_context == longest
