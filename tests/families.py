@@ -40,37 +40,12 @@ def _usual(model_type: str, **changes: Any) -> dict[str, Any]:
     return {"model_type": model_type, **USUAL, **changes}
 
 
-def _gpt2(model_type: str, **changes: Any) -> dict[str, Any]:
-    """Sizes under GPT-2's names."""
-    return {
-        "model_type": model_type,
-        "vocab_size": VOCABULARY,
-        "n_embd": 64,
-        "n_inner": 96,
-        "n_layer": 2,
-        "n_head": 4,
-        "n_positions": 256,
-        "bos_token_id": END,
-        "eos_token_id": END,
-        **changes,
-    }
-
-
-def _longrope(model_type: str, **changes: Any) -> dict[str, Any]:
-    factors = {
-        "short_factor": [1.0 + 0.05 * i for i in range(8)],
-        "long_factor": [2.0 + 0.7 * i for i in range(8)],
-        "original_max_position_embeddings": ORIGINAL_CONTEXT,
-        **changes.pop("rope", {}),
-    }
-    return _usual(
-        model_type,
-        original_max_position_embeddings=ORIGINAL_CONTEXT,
-        rope_parameters={"rope_type": "longrope", "rope_theta": 10000.0, **factors},
-        **changes,
-    )
-
-
+_EXPERTS = {
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 48,
+    "shared_expert_intermediate_size": 48,
+}
 _MOE = {"num_local_experts": 4, "num_experts_per_tok": 2}
 _HEAD = {"head_dim": 16}
 _WINDOW = {"sliding_window": 6}
@@ -101,7 +76,6 @@ FAMILIES: Mapping[str, dict[str, Any]] = {
     "llama dynamic": _usual(
         "llama", rope_parameters={"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
     ),
-    "llama 48": _usual("llama", hidden_size=48, intermediate_size=72),
     "qwen2": _usual("qwen2"),
     "qwen3": _usual("qwen3", **_HEAD),
     "mistral": _usual("mistral", sliding_window=None, **_HEAD),
@@ -109,30 +83,39 @@ FAMILIES: Mapping[str, dict[str, Any]] = {
     "qwen2 windows": _usual("qwen2", use_sliding_window=True, max_window_layers=1, **_WINDOW),
     "phi": _usual("phi", num_key_value_heads=4),
     "phi3": _usual("phi3"),
-    "phi3 longrope": _longrope("phi3"),
-    "gpt2": _gpt2("gpt2"),
+    "phi3 longrope": _usual(
+        "phi3",
+        original_max_position_embeddings=ORIGINAL_CONTEXT,
+        rope_parameters={
+            "rope_type": "longrope",
+            "rope_theta": 10000.0,
+            "short_factor": [1.0 + 0.05 * i for i in range(8)],
+            "long_factor": [2.0 + 0.7 * i for i in range(8)],
+            "original_max_position_embeddings": ORIGINAL_CONTEXT,
+        },
+    ),
+    "gpt2": {
+        "model_type": "gpt2",
+        "vocab_size": VOCABULARY,
+        "n_embd": 64,
+        "n_inner": 96,
+        "n_layer": 2,
+        "n_head": 4,
+        "n_positions": 256,
+        "bos_token_id": END,
+        "eos_token_id": END,
+    },
     "gpt_neox": _usual("gpt_neox"),
     "opt": _usual("opt", ffn_dim=96, word_embed_proj_dim=64),
     "falcon": _usual("falcon", new_decoder_architecture=False, multi_query=True, alibi=False),
     "falcon alibi": _usual("falcon", new_decoder_architecture=False, multi_query=True, alibi=True),
-    "stablelm": _usual("stablelm"),
-    "olmo": _usual("olmo"),
     "olmo2": _usual("olmo2"),
     "granite": _usual("granite"),
     "granitemoe": _usual("granitemoe", **_MOE),
     "smollm3": _usual("smollm3", no_rope_layers=[1, 0]),
-    "qwen2_moe": _usual(
-        "qwen2_moe",
-        num_experts=4,
-        num_experts_per_tok=2,
-        moe_intermediate_size=48,
-        shared_expert_intermediate_size=48,
-    ),
+    "qwen2_moe": _usual("qwen2_moe", **_EXPERTS),
     "phimoe": _usual("phimoe", **_MOE),
-    "phimoe longrope": _longrope("phimoe", rope={"short_mscale": 1.1, "long_mscale": 1.2}, **_MOE),
-    "gpt_bigcode": _gpt2("gpt_bigcode", multi_query=True),
     "glm4": _usual("glm4", **_HEAD),
-    "hunyuan dense": _usual("hunyuan_v1_dense", **_HEAD),
     "gpt_neo": _usual(
         "gpt_neo",
         num_layers=2,
@@ -140,24 +123,12 @@ FAMILIES: Mapping[str, dict[str, Any]] = {
         attention_types=[[["global", "local"], 1]],
         window_size=24,
     ),
-    "gptj": _gpt2("gptj", rotary_dim=8),
-    "codegen": _gpt2("codegen", rotary_dim=8),
     "bloom": {
         "model_type": "bloom",
         "vocab_size": VOCABULARY,
         "hidden_size": 64,
         "n_layer": 2,
         "n_head": 4,
-        "bos_token_id": END,
-        "eos_token_id": END,
-    },
-    "mpt": {
-        "model_type": "mpt",
-        "vocab_size": VOCABULARY,
-        "d_model": 64,
-        "n_layers": 2,
-        "n_heads": 4,
-        "max_seq_len": 256,
         "bos_token_id": END,
         "eos_token_id": END,
     },
@@ -174,14 +145,6 @@ FAMILIES: Mapping[str, dict[str, Any]] = {
         **_SHARED,
     ),
     "gemma4": _usual("gemma4_text", global_head_dim=32, use_double_wide_mlp=True, **_SHARED),
-    "granitemoehybrid": _usual(
-        "granitemoehybrid",
-        layer_types=["attention", "attention"],
-        position_embedding_type="rope",
-        shared_intermediate_size=96,
-        mamba_n_heads=4,
-        **_MOE,
-    ),
     "llama4": _usual(
         "llama4_text",
         intermediate_size_mlp=96,
@@ -198,12 +161,7 @@ FAMILIES: Mapping[str, dict[str, Any]] = {
         model_type="siglip_vision_model",
         **_PICTURES,
     ),
-    "glm": _usual("glm", **_HEAD),
-    "exaone4": _usual("exaone4", layer_types=_MIXED, **_WINDOW, **_HEAD),
     "olmo3": _usual("olmo3", layer_types=_MIXED, **_WINDOW),
-    "ernie4_5": _usual("ernie4_5", **_HEAD),
-    "seed_oss": _usual("seed_oss", **_HEAD),
-    "ministral": _usual("ministral", layer_types=_MIXED, **_WINDOW, **_HEAD),
     # Its queries grow with every 16 positions.
     "ministral3": _usual(
         "ministral3",
@@ -217,13 +175,6 @@ FAMILIES: Mapping[str, dict[str, Any]] = {
         sliding_window=None,
         **_HEAD,
     ),
-    "nemotron": _usual("nemotron", **_HEAD),
-    "apertus": _usual("apertus"),
-    "helium": _usual("helium", **_HEAD),
-    "vaultgemma": _usual(
-        "vaultgemma", query_pre_attn_scalar=16, layer_types=_MIXED, **_WINDOW, **_HEAD
-    ),
-    "granitemoeshared": _usual("granitemoeshared", shared_intermediate_size=48, **_MOE),
 }
 
 _LINEAR = {
@@ -231,12 +182,6 @@ _LINEAR = {
     "linear_num_value_heads": 4,
     "linear_key_head_dim": 16,
     "linear_value_head_dim": 16,
-}
-_EXPERTS = {
-    "num_experts": 4,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 48,
-    "shared_expert_intermediate_size": 48,
 }
 _ROPE = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
 _MROPE = {"rope_parameters": {**_ROPE, "mrope_section": [2, 1, 1]}}
@@ -288,7 +233,6 @@ RECURRENT: Mapping[str, dict[str, Any]] = {
         "eos_token_id": END,
         "pad_token_id": END,
     },
-    "bamba": _four("bamba", attn_layer_indices=[1, 3], mamba_n_groups=2, **_MAMBA),
     "falcon_h1": _four(
         "falcon_h1",
         mamba_n_groups=2,
@@ -296,9 +240,6 @@ RECURRENT: Mapping[str, dict[str, Any]] = {
         ssm_multipliers=[0.5, 1.5, 0.8, 1.2, 0.9],
         **_HEAD,
         **_MAMBA,
-    ),
-    "falcon_h1 normed": _four(
-        "falcon_h1", mamba_n_groups=2, mamba_d_ssm=128, mamba_rms_norm=True, **_HEAD, **_MAMBA
     ),
     "granite hybrid": _four(
         "granitemoehybrid",
@@ -321,23 +262,10 @@ RECURRENT: Mapping[str, dict[str, Any]] = {
         moe_shared_expert_intermediate_size=48,
         **_HEAD,
     ),
-    "zamba2": _four(
-        "zamba2",
-        layers_block_type=["mamba", "hybrid"] * 2,
-        mamba_d_state=16,
-        mamba_headdim=16,
-        mamba_ngroups=2,
-        n_mamba_heads=8,
-        mamba_expand=2,
-        num_mem_blocks=1,
-        attention_head_dim=32,
-        attention_hidden_size=128,
-        adapter_rank=8,
-    ),
 }
 
 #: Those whose attention goes by a row's place in the cache: they check chains of guesses alone.
-CHAINS = ("bloom", "falcon alibi", "gpt_neo", "llama4", "mpt")
+CHAINS = ("bloom", "falcon alibi", "gpt_neo", "llama4")
 
 
 def make(name: str, folder: Path, *, spread: float = 0.15) -> Path:
@@ -379,7 +307,7 @@ def tiny_engine(name: str, capture: "Capture | None" = None) -> "TorchEngine":
     from backend.text import ByteTokenizer
     from backend.types import ModelSpec
 
-    spec, longest = ModelSpec(engine="torch"), 64 if "longrope" in name else LONGEST
+    spec, longest = ModelSpec(engine="torch"), ORIGINAL_CONTEXT if "longrope" in name else LONGEST
     return TorchEngine(spec, tiny_model(name), ByteTokenizer(), longest, capture=capture)
 
 

@@ -1,5 +1,6 @@
 """Every lossless column writes what KV reuse writes, and KV reuse what generate() writes, whatever
-the architecture; each family is a tiny random model.
+the architecture: each family is a tiny random model. What OpenVINO cannot run is refused, also
+where a conversion computes something else; a ready-made OpenVINO folder runs as it is stored.
 """
 
 import re
@@ -27,7 +28,6 @@ from backend.engines.engine import Engine
 from backend.engines.openvino import export
 from backend.engines.openvino.engine import OpenVINOEngine, open_openvino
 from backend.engines.openvino.export import converted
-from backend.engines.openvino.weights import int4
 from backend.engines.torch.engine import TorchEngine, open_torch
 from backend.errors import DerbyError
 from backend.events import Step
@@ -63,27 +63,12 @@ HYBRIDS = ("qwen3_5", "lfm2", "granite hybrid", "nemotron_h")
 NOT_ON_OPENVINO = {
     "falcon alibi": "no input 'position_ids'",
     "bloom": "no input 'position_ids'",
-    "mpt": "no input 'position_ids'",
-    "vaultgemma": "capped attention scores",
     "gemma2": "capped attention scores",
     "gemma3n": "logits off",
     "gemma4": "The size of tensor",
-    "granitemoehybrid": "cannot import",
     "llama4": "'NoneType' object",
-    **dict.fromkeys(
-        (
-            "apertus",
-            "ernie4_5",
-            "granitemoeshared",
-            "helium",
-            "ministral",
-            "ministral3",
-            "nemotron",
-            "olmo3",
-            "seed_oss",
-        ),
-        "no exporter",
-    ),
+    "ministral3": "no exporter",
+    "olmo3": "no exporter",
 }
 
 
@@ -146,7 +131,7 @@ def assert_columns_agree(engine: Engine, prompt: Sequence[int], drafts: Sequence
     """Every lossless column of the engine writes what KV reuse writes, greedily and sampled."""
     eos, trees = engine.tokenizer.eos_ids, engine.guesses == "trees"
     for sampling in SAMPLINGS:
-        drafters: list[Drafter] = [PromptLookup(DraftLength(4, trees=trees), 2, 2)]
+        drafters: list[Drafter] = [PromptLookup(DraftLength(4, trees=trees), 2)]
         if trees:
             drafters.append(Lookahead(Sizes(5, 3, 5), seeded=True, seed=0))
         drafters += [
@@ -248,8 +233,6 @@ def generate(folder: Path, prompt: Sequence[int]) -> list[int]:
         do_sample=False,
         max_new_tokens=NEW_TOKENS,
         pad_token_id=families.END,
-        # transformers asks its own cache for a recurrent layer, of which there is none.
-        use_cache="granitemoehybrid" not in folder.name,
     )
     return text[0, len(prompt) :].tolist()
 
@@ -322,31 +305,6 @@ def test_a_conversion_that_computes_anything_else_is_refused(
     logits[-1, 0] += 1e-3 * np.abs(logits).max()
     with pytest.raises(DerbyError, match="logits off"):
         export.require_equal(tmp_path, logits, files)
-
-
-def test_int4_takes_any_width_that_some_group_divides() -> None:
-    """A mixture's experts, 48 wide beside matrices of 64, were an InvalidGroupSizeError."""
-    int4(product(64, 96, experts=48))
-    with pytest.raises(DerbyError, match="int4"):
-        int4(product(48, 72))
-
-
-def product(*widths: int, experts: int = 0) -> Any:
-    """An OpenVINO model of one matrix a width, and 3-D ones for experts."""
-    import openvino as ov
-    from openvino import opset13 as ops
-
-    random, made = np.random.default_rng(0), []
-    inputs = [ops.parameter([1, width], ov.Type.f32) for width in widths]
-    for given, width in zip(inputs, widths, strict=True):
-        weight = random.normal(size=(64, width)).astype(np.float32)
-        made.append(ops.matmul(given, ops.constant(weight), transpose_a=False, transpose_b=True))
-    if experts:
-        inputs.append(ops.parameter([2, 1, experts], ov.Type.f32))
-        weight = random.normal(size=(2, 64, experts)).astype(np.float32)
-        made.append(ops.matmul(inputs[-1], ops.constant(weight), False, True))
-    build: Any = ov.Model
-    return build([ops.result(node) for node in made], inputs, "products")
 
 
 def test_a_tokenizer_without_a_class_is_read_as_it_is_stored(
