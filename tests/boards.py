@@ -4,28 +4,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from backend.costs import stated_costs
-from backend.engines.fake import STEEP_PASSES
-from backend.events import CostsKnown, Event, Finished, Started, Step
+from backend.events import Event, Finished, Started, Step
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import parse_column
-from backend.types import ModelSpec
+from backend.types import ModelSpec, Origin
 
-STEEP = stated_costs(STEEP_PASSES)
-TOKENIZER = "one tokenizer"
 SPEC = ModelSpec().parts
 
 SINGLE = [[i] for i in range(1, 7)]
-PAIRS = [[1, 2], [3, 4], [5, 6]]
 
-#: The same, for so long that an interval can be told.
+#: For so long that there is an interval.
 LONG = [[i] for i in range(1, 61)]
 LONG_PAIRS = [[i, i + 1] for i in range(1, 61, 2)]
 
 
 def started(column: int, **spec: str) -> Started:
     """A column on the built-in model, or on what `spec` names instead."""
-    return Started(column, 5, "m", TOKENIZER, SPEC | spec)
+    return Started(column, 5, "m", "one tokenizer", SPEC | spec)
 
 
 def step(
@@ -39,7 +34,8 @@ def step(
 ) -> Step:
     """One step that took `total` seconds, all of them in the forward pass."""
     parts = {"total": total, "draft": 0.0, "mask": 0.0, "forward": total, "rest": 0.0}
-    origins = ["drafted"] * accepted + ["sampled"] * (len(tokens) - accepted)
+    origins: list[Origin] = ["drafted"] * accepted
+    origins += ["sampled"] * (len(tokens) - accepted)
     spans = [[origin, chr(97 + token)] for origin, token in zip(origins, tokens, strict=True)]
     gaps = [gap] * len(tokens)
     made = Step(column, list(tokens), origins, gaps, spans, 1, accepted, accepted, parts)
@@ -53,17 +49,6 @@ def written(
     steps: list[Event] = [step(column, [0], 1.0)]
     steps += [step(column, block, cost, len(block) - 1) for block in blocks]
     return [started(column, **(spec or {})), *steps, Finished(column, "token limit", [])]
-
-
-def priced(column: int, rows: int, tokens: int, steps: int = 4) -> list[Event]:
-    """A column with known costs whose passes over so many rows each commit so many tokens."""
-    block = list(range(tokens))
-    costs = CostsKnown(column, list(STEEP.widths), list(STEEP.seconds), STEEP.width_change, 0.0)
-    passes = [
-        step(column, block, 0.1, tokens - 1, rows=rows, drafted=rows - 1) for _ in range(steps)
-    ]
-    first = step(column, [0], 1.0)
-    return [started(column), costs, first, *passes, Finished(column, "token limit", [])]
 
 
 def board_of(names: str, *events: Event) -> Scoreboard:

@@ -1,7 +1,6 @@
 """Records for the tests: of races on the fake engine, and of anything that the schema allows."""
 
 import json
-import random
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -9,8 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from backend.decoding.clock import rounded, rounded_value
-from backend.events import Conditions, Event, Step, from_json
+from backend.events import Conditions, Event, from_json
 from backend.racing.hosts import InlineHost
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
@@ -50,44 +48,6 @@ def race_of(names: str, tokens: int = 24, temperature: float = 0.0) -> RaceRecor
     columns = [parse_column(name) for name in names.split()]
     request = Request("Why is it so, why is it", tokens, Sampling(temperature, seed=1))
     return recorded(request, columns, FAKE, race_events(request, columns), MADE)
-
-
-#: Columns of a usual race.
-FIVE = "kv lookup speculative lookahead stateless"
-
-
-def as_measured(record: RaceRecord) -> RaceRecord:
-    """The same with other tokens, words, gaps and times, which are chance as those of a model are
-    on a machine; the fake engine's repeat themselves.
-    """
-    chance, events, written = random.Random(1), list[Event](), [0] * len(record.columns)
-    letters = "etaoinshrdlu"
-    words = [
-        (
-            chance.randrange(50_000),
-            rounded_value(chance.expovariate(0.2)),
-            " " + "".join(chance.choices(letters, k=chance.randint(1, 7))),
-        )
-        for _ in range(1000)
-    ]
-    for event in record.events:
-        if isinstance(event, Step):
-            first = written[event.column]
-            written[event.column] += len(event.tokens)
-            tokens, gaps, texts = zip(*words[first : written[event.column]], strict=True)
-            spans = [[origin, text] for origin, text in zip(event.origins, texts, strict=True)]
-            parts = {
-                "draft": chance.uniform(0.001, 0.005),
-                "mask": 1e-5,
-                "forward": chance.gauss(0.025, 0.003),
-                "rest": chance.gauss(3e-4, 3e-5),
-            }
-            seconds = {p: rounded(s) for p, s in (parts | {"total": sum(parts.values())}).items()}
-            said = {"tokens": list(tokens), "gaps": list(gaps), "spans": spans}
-            events.append(replace(event, seconds=seconds, **said))
-        else:
-            events.append(event)
-    return replace(record, events=tuple(events))
 
 
 #: A column of every strategy of ours.
