@@ -37,11 +37,8 @@ def test_it_passes_through_the_measured_points_and_never_falls(rows: int) -> Non
     if rows in CURVE.widths:
         assert CURVE(rows) == CURVE.seconds[CURVE.widths.index(rows)]
     assert UNKNOWN_COSTS(rows) == UNKNOWN_COSTS.one_row
+    assert [CURVE(k) for k in (3, 6, 12)] == pytest.approx([12.5, 16.0, 25.0]), "straight lines"
     assert (CURVE.known, UNKNOWN_COSTS.known, ASSUMED.known) == (True, False, False)
-
-
-def test_between_and_beyond_lie_straight_lines() -> None:
-    assert [CURVE(k) for k in (3, 6, 12)] == pytest.approx([12.5, 16.0, 25.0])
 
 
 def test_a_slope_that_was_measured_too_steep_makes_no_pass_free() -> None:
