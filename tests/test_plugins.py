@@ -30,12 +30,9 @@ def test_installed_declarations_follow_ours(
 @pytest.mark.parametrize(
     ("module", "reason"),
     [
-        ("import there_is_no_such_module", "ModuleNotFoundError"),
-        ("THING = (", "SyntaxError"),
         ("raise ValueError('two\\nlines')", "ValueError: two"),
         ("import sys\nsys.exit(3)", "SystemExit"),
         ("OTHER = 1", "AttributeError"),
-        ("THING = 'a string'", "no Thing"),
         (f"{IMPORT}THING = Thing", "no Thing"),
         (f"{IMPORT}THING = Thing('ours')", "'ours' is taken"),
     ],

@@ -1,37 +1,173 @@
-"""Limits and checkpoints that are refused in one sentence, which names what is wrong."""
+"""Refusals: what is typed, and the one sentence that it is answered with. No other file of tests
+pins their words.
+"""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import chat_model
 import pytest
+import typer
 from damaged import Damage, holding, stating, with_weights, without
+from typer.testing import CliRunner
 
+import app
 from backend.engines.registry import engine_named
-from backend.errors import DerbyError
-from backend.limits import limits_of
+from backend.errors import DerbyError, either
+from backend.form import Form, read_race
+from backend.limits import PUBLIC, limits_of
+from backend.offer import offer_of
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import default_column
+from backend.strategies.registry import strategies
 from backend.types import ModelSpec, Request
+from page.bench import plan_of
+
+THERE = offer_of(("openvino", "torch"), limits=PUBLIC)
+
+LIMITS = (
+    "write NAME=VALUE with one of columns, tokens, prompt_characters, seconds, line, models, "
+    "benchmark_races, hub."
+)
+
+
+def form(**changes: Any) -> Callable[[], object]:
+    return lambda: read_race(Form().model_dump() | changes, THERE)
+
+
+def limit(text: str) -> Callable[[], object]:
+    return lambda: limits_of([text], public=False)
+
+
+def benchmark(text: str) -> Callable[[], object]:
+    return lambda: plan_of(text, Form().model_dump(), THERE)
+
+
+def own(text: str, lineup: str = "grammar:grammar=own", kind: str = "lark") -> Callable[[], object]:
+    return form(lineup=lineup, grammar_text=text, grammar_kind=kind)
+
+
+#: What a visitor of a public page, or its operator, types; and the sentence.
+REFUSED: list[tuple[Callable[[], object], str]] = [
+    (form(lineup=" \n"), "The line-up has 0 columns; a race has 1 to 8 here."),
+    (form(lineup="kv\n" * 9), "The line-up has 9 columns; a race has 1 to 8 here."),
+    (
+        form(lineup="kv\nwarp"),
+        (f"Line 2 of the line-up: There is no column 'warp' here: choose {either(strategies())}."),
+    ),
+    (
+        form(lineup="speculative:k=1000"),
+        "Line 1 of the line-up: Speculative: k is 1000; it must lie between 1 and 16.",
+    ),
+    (form(model="/etc"), "There is no model '/etc' here: choose built-in."),
+    (form(model="owner/model"), "There is no model 'owner/model' here: choose built-in."),
+    (
+        form(lineup="kv:model=/etc"),
+        "Line 1 of the line-up: There is no model '/etc' here: choose built-in.",
+    ),
+    (
+        form(lineup="speculative:draft=/etc/head.safetensors"),
+        "Line 1 of the line-up: There is no model '/etc/head.safetensors' here: choose built-in.",
+    ),
+    (form(engine="abacus"), "There is no engine 'abacus' here: choose openvino or torch."),
+    (
+        form(precision="int1"),
+        "There is no precision 'int1' here: choose fp32, int8, int4, int4-exact or int8-exact.",
+    ),
+    (
+        form(lineup="@http://127.0.0.1:80"),
+        (
+            "Line 1 of the line-up: There is no server 'http://127.0.0.1:80' here: choose another "
+            "column."
+        ),
+    ),
+    (form(max_new_tokens=5_000), "max new tokens is 5000; it must lie between 1 and 1024."),
+    (
+        form(prompt="a" * 20_000),
+        "The prompt of 20,000 characters is too long: shorten it to 16,384.",
+    ),
+    (form(prompt="  "), "The prompt is empty: type a question or pick an example."),
+    (form(prompt="a\ud800"), "Character 2 of the prompt (U+D800) is invalid: remove it."),
+    (form(prompt='{{gen "a"'), "Line 1, column 1: {{ without }}."),
+    (form(temperature=9.0), "temperature is 9.0; it must lie between 0.0 and 5.0."),
+    (form(temperature="warm"), "Temperature is 'warm'; it must be a valid number."),
+    (form(top_p=float("nan")), "Top-p is nan; it must be a finite number."),
+    (form(tempreature=1), "'tempreature' is not known."),
+    (
+        form(seed=2**70),
+        "seed is 1180591620717411303424; it must lie between 0 and 9223372036854775807.",
+    ),
+    (
+        form(stop="a\n" * 40),
+        "There are 40 stop strings of up to 1 characters; 16 of up to 200 are allowed.",
+    ),
+    (
+        own(" "),
+        "Line 1 of the line-up: The grammar is empty: write one or choose a ready-made one.",
+    ),
+    (
+        own("a" * 70_000),
+        "Line 1 of the line-up: grammar size is 70000; it must lie between 1 and 65536.",
+    ),
+    (
+        own("a", "openvino_genai:grammar=own", "regex"),
+        (
+            "Line 1 of the line-up: openvino-genai takes no grammar of your own on this page: name "
+            "a ready-made one, such as grammar=person, or choose a column such as grammar."
+        ),
+    ),
+    (
+        form(lineup="kv@torch/fp32\nkv@torch/bf16\nkv@openvino/int8\nkv@openvino/int4"),
+        "The columns run on 4 models; a race has 3 here: remove some.",
+    ),
+    (
+        benchmark("a\n" * 13),
+        "13 runs are more than the 12 that a benchmark may have here: give fewer prompts.",
+    ),
+    (benchmark("a" * 300_000), "The prompts have 300,000 characters; 200,000 are allowed."),
+    (limit("columns"), "The limit 'columns' is ''; it must be a whole number."),
+    (limit("colums=3"), f"There is no limit 'colums': {LIMITS}"),
+    (limit("columns=-1"), "The limit 'columns' is '-1'; it must be greater than or equal to 1."),
+    (limit("tokens=1e3"), "The limit 'tokens' is '1e3'; it must be a whole number."),
+    (limit("=3"), f"There is no limit '': {LIMITS}"),
+    (
+        limit(f"columns={'9' * 1_000_000}"),
+        f"The limit 'columns' is '{'9' * 53} [...]; it must be a smaller number.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("read", "sentence"), REFUSED, ids=[line for _, line in REFUSED])
+def test_what_is_typed_is_answered_with_a_sentence(
+    read: Callable[[], object], sentence: str
+) -> None:
+    with pytest.raises(DerbyError) as refusal:
+        read()
+    assert str(refusal.value) == sentence
 
 
 @pytest.mark.parametrize(
-    ("text", "named"),
+    ("options", "beginning"),
     [
-        ("columns", "columns"),
-        ("colums=3", "colums"),
-        ("columns=-1", "-1"),
-        ("tokens=1e3", "1e3"),
-        ("=3", "''"),
-        (f"columns={'9' * 1_000_000}", "99999"),
+        (["--limit", "colums=3"], "There is no limit 'colums'"),
+        (["--port", "65536"], "Nothing can be served at 127.0.0.1, port 65536"),
+        (["--host", "no.such.host.invalid"], "Nothing can be served at no.such.host.invalid"),
+        (["--host", "192.0.2.1"], "Nothing can be served at 192.0.2.1"),
+        (["--model", "./nowhere"], "There is no model folder './nowhere': check the path."),
     ],
 )
-def test_a_limit_is_refused(text: str, named: str) -> None:
-    with pytest.raises(DerbyError, match=named) as refused:
-        limits_of([text], public=False)
-    assert len(str(refused.value)) < 500
+def test_a_launch_that_cannot_be_is_one_sentence(options: list[str], beginning: str) -> None:
+    launch = typer.Typer()
+    launch.command()(app.main)
+    answer = CliRunner().invoke(launch, ["--fake", *options])
+    assert answer.exit_code == 2
+    assert answer.stdout == ""
+    assert answer.stderr.startswith(beginning)
+    assert answer.stderr.count("\n") == 1
 
 
 def test_columns_that_guess_are_refused_where_a_pass_takes_one_token() -> None:
@@ -68,30 +204,33 @@ CHECKPOINTS: dict[str, tuple[Damage, str]] = {
 }
 
 
+#: Those that OpenVINO reads by itself; what reads the tokenizer is the same.
+OPENVINO = ("one missing", "a layer missing", "other shapes", "config is cut", "its own code")
+
+
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny model that can be chatted with."""
-    return chat_model.make(tmp_path_factory.mktemp("whole"))
+    return chat_model.make(tmp_path_factory.mktemp("model"))
 
 
-@pytest.mark.parametrize("engine", ["torch", "openvino"])
-@pytest.mark.parametrize(("damage", "named"), CHECKPOINTS.values(), ids=CHECKPOINTS)
+@pytest.mark.parametrize(
+    ("what", "engine"),
+    [*((what, "torch") for what in CHECKPOINTS), *((what, "openvino") for what in OPENVINO)],
+)
 def test_a_damaged_checkpoint_is_refused(
-    whole: Path,
+    model: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    damage: Damage,
-    named: str,
+    what: str,
     engine: str,
 ) -> None:
-    """Missing weights were drawn at random, and raced; most of the others were internal errors, and
-    some passed on the advice to run the repository's code.
-    """
+    damage, named = CHECKPOINTS[what]
     monkeypatch.setenv("DECODE_DERBY_CACHE", str(tmp_path / "cache"))
     folder = tmp_path / "model"
-    shutil.copytree(whole, folder)
+    shutil.copytree(model, folder)
     damage(folder)
-    with pytest.raises(DerbyError, match=named) as refused:
+    with pytest.raises(DerbyError, match=named) as refusal:
         engine_named(engine).open(ModelSpec(str(folder), engine), lambda _: None)
-    assert len(str(refused.value)) < 400
-    assert "trust_remote_code" not in str(refused.value)
+    assert len(str(refusal.value)) < 400
+    assert "trust_remote_code" not in str(refusal.value)
