@@ -1,4 +1,4 @@
-"""What a step's pass was given and what came of it, in plain values: off every clock."""
+"""The event that shows a step's proposal and what came of it. Made off every clock."""
 
 from collections.abc import Callable, Sequence
 from itertools import groupby, islice
@@ -15,8 +15,8 @@ from backend.types import Logits, Proposal, Request, chain_parents
 
 
 class Verified(NamedTuple):
-    """A pass that was made. `offered` is the proposal before a constraint cut it to what the pass
-    was given, `tokens` are those committed; the arrays are as `Verifier.verify` reads them.
+    """A verified pass. A constraint cut `offered` to `proposal`; `tokens` are those committed; the
+    arrays are as `Verifier.verify` reads them.
     """
 
     offered: Proposal
@@ -61,9 +61,8 @@ def _cut(offered: Proposal, verified: Sequence[int]) -> list[int]:
 
 
 def _top(step: Verified, request: Request, piece: Callable[[int], str]) -> list[list[list[Any]]]:
-    """The most probable tokens where each committed one was chosen, of those allowed there, by
-    the request's repetition penalty and its temperature: at 0, as at 1. top-k, top-p and min-p rule
-    nothing out here.
+    """The most probable allowed tokens in the place of each committed one, under the request's
+    repetition penalty and temperature (at 0, as at 1); top-k, top-p and min-p rule nothing out.
     """
     temperature, most = request.sampling.temperature, min(request.top, step.logits.shape[1])
     top: list[list[list[Any]]] = []

@@ -136,8 +136,8 @@ class Sampler:
         self, logits: Logits, position: int, among: NDArray[np.int64] | None = None, size: int = 0
     ) -> Pair:
         """The token that `choose` takes, and the one that it would take without it. With `among`,
-        logits [len(among)] are those of these ids of `size` ones, ascending; what is given back are
-        indices into it.
+        logits [len(among)] are those of these ids, ascending, of `size`; the result holds indices
+        into it.
         """
         scores = self._noised(logits, position, among, size)
         best, gap = _top(scores)

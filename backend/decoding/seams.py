@@ -17,9 +17,9 @@ NOTHING = Proposal()
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a drafter decided: `settings` in force instead of those it was given, the speed-up over
-    plain decoding that it `predicted` (0: unknown), why in a sentence, what it `declined`, and
-    whether all that is left is plain decoding.
+    """What a drafter decided: the `settings` in force instead of the column's own, the speed-up
+    over plain decoding that it `predicted` (0: unknown), `why` in a sentence, what it `declined`,
+    and whether nothing but `plain` decoding remains.
     """
 
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -37,9 +37,9 @@ UNDECIDED = Decision()
 
 
 class KnownStates:
-    """Of the tokens from `start` up to `end`: a drafter that reads them makes one, and the context
-    fills it with those of every token that it keeps. Those of tokens that were in the cache from
-    the outset, as in a session that stayed open, are not known. `layers`: whose they are.
+    """The target's hidden states behind `layers`, of the tokens from `start` up to `end`. A drafter
+    that reads them creates one, and the context adds those of every token that it keeps. Tokens
+    that were in the cache from the outset, as in a session that stayed open, have none.
     """
 
     def __init__(self, layers: Layers = LAST_LAYER) -> None:
@@ -48,16 +48,13 @@ class KnownStates:
         self._rows = np.zeros((0, 0), dtype=np.float32)  # [capacity, D], filled from the front
 
     def since(self, position: int) -> HiddenStates:
-        """Those of the tokens from `position` on. A view.
-
-        Raises RuntimeError if they are not known.
-        """
+        """Those of the tokens from `position` on, a view. RuntimeError if some are unknown."""
         if not self.start <= position:
             raise RuntimeError(f"{position}: known from {self.start}")
         return self._rows[position - self.start : self.end - self.start]
 
     def add(self, position: int, rows: HiddenStates) -> None:
-        """Take those of the tokens from `position` on; copies them."""
+        """Copy those of the tokens from `position` on."""
         if position != self.end:
             self.start = self.end = position
         filled, needed = self.end - self.start, self.end - self.start + len(rows)
@@ -77,9 +74,9 @@ class KnownStates:
 class Drafter:
     """Suggests tokens; by itself none, which is plain autoregressive decoding.
 
-    `states`: where it wants the target's hidden states put; None: it reads none. `verifier`: the
-    rule by which its proposals are accepted. `decision`: the one in force; a new object whenever it
-    has changed.
+    `states`: where the context puts the target's hidden states; None: it reads none. `verifier`:
+    the rule by which its proposals are accepted. `decision`: the one in force, a new object
+    whenever it changes.
     """
 
     states: KnownStates | None = None
@@ -89,8 +86,8 @@ class Drafter:
     def prefill(self, context: Sequence[int], computed: int) -> None:
         """Read the first `computed` tokens of the text, which the target has just computed.
 
-        Called for each chunk of the prompt and in the step that writes the first token: whatever a
-        draft reads of the prompt, it reads here, so that it counts in TTFT and not in TPOT.
+        Called for each chunk of the prompt and in the step that writes the first token. A draft
+        reads the prompt here, so that the time counts in TTFT and not in TPOT.
         """
 
     def rewind(self, length: int) -> None:
@@ -115,8 +112,8 @@ class Drafter:
 
 
 class Masks(NamedTuple):
-    """`allowed`: one row per logits row, True where a token is allowed, bool [1 + drafted, V]; no
-    rows at all mean that everything is. `seconds`: what each row took to compute, if it did.
+    """`allowed`: bool [1 + drafted, V], a row for each row of logits, True where a token is
+    allowed; no rows: everything is. `seconds`: what computing each row took.
     """
 
     allowed: NDArray[np.bool_]
@@ -144,8 +141,8 @@ class Constraint:
         return UNMASKED
 
     def start_masks(self, proposal: Proposal) -> Callable[[], Masks]:
-        """Begin `masks_along`; what is returned waits for it. Nothing else may be called between
-        the two: the target's forward pass runs there.
+        """Begin `masks_along`, which runs beside the forward pass, and return what waits for it. No
+        other method may be called between the two.
         """
         masks = self.masks_along(proposal)
         return lambda: masks

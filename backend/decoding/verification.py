@@ -30,7 +30,7 @@ from backend.types import Draw, Logits, Proposal
 class Verdict:
     """`rows`: indices of the accepted drafted tokens, a path from the root. `choices`: one for each
     of them and one more, the bonus token sampled after the last. `overlaps`: 1 - TV of draft and
-    target for each row that was checked against a drawn token; only that rule knows it.
+    target for each row that was checked against a drawn token.
     """
 
     rows: tuple[int, ...]
@@ -74,8 +74,8 @@ class DistributionVerifier(Verifier):
     where it does not, the token is drawn from the residual max(0, p - q), scaled to 1. What was not
     drawn was certain to be proposed, and passes if it is what is drawn from p.
 
-    That is exact only if whether a drawn token is tried does not depend on which one it is; hence
-    `Proposal.draws`, which tells of those too that a constraint has cut off.
+    That is exact only if a drawn token is tried whichever it is; hence `Proposal.draws`, which
+    also holds those that a constraint cut off.
     """
 
     def __init__(self) -> None:
@@ -118,8 +118,8 @@ class DistributionVerifier(Verifier):
 
 
 def _examine(target: NDArray[np.float32], draw: Draw, drawn: np.random.Generator) -> int:
-    """The token to commit where `draw` is proposed and p is `target`, float32 [V]. One that
-    rounding alone rejects, because nothing is left without it, passes.
+    """The token to commit where `draw` is proposed and p is `target`, float32 [V]. A token that
+    only rounding rejects, since no residual remains, passes.
     """
     if drawn.random() * draw.probabilities[draw.index] < target[draw.token]:
         return draw.token

@@ -53,8 +53,8 @@ class Acceptance:
         self._mean[kind] += (right - self._mean[kind]) / self._weight[kind]
 
     def learn_all(self, guesses: Iterable[Guess], decided: Path) -> None:
-        """See which of the guesses were right, verified by a pass or not; of those behind a wrong
-        one nothing is known. `decided`: the tokens that came.
+        """Learn which of the guesses were right, verified or not; of those behind a wrong one
+        nothing is known. `decided`: the tokens that were committed.
         """
         for guess in guesses:
             depth = len(guess.path) - 1
@@ -131,7 +131,7 @@ class AdaptiveDraftLength(DraftLength):
         self.branches = trees
         self._costs = costs
         self._call = call
-        self._timed = 1  # rounds that showed what a call takes, what was given being one
+        self._timed = 1  # rounds that showed what a call takes, and `call` itself
         self._rows, self._context = 1, CONTEXT  # rows of the last pass
         self._plain_steps = self._tokens = float(MEMORY)  # that so many tokens cost lately
         # Of all rounds that could draft, one that reads the prompt or follows a grammar is none:
