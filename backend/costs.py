@@ -41,8 +41,8 @@ MEMORY, SURPRISE = 40, log(1.5)
 class PassCosts:
     """Seconds of a forward pass over each of `widths` rows, ascending, the first 1, behind CONTEXT
     tokens. `width_change`: what a pass costs on top when the one before it had another number of
-    rows. `context_slope`: seconds that each token more adds to any pass, and to it for each of its
-    rows. `assumed`: nothing of it was measured.
+    rows. `context_slope`: seconds that each further token of context adds to a pass, and to each of
+    its rows. `assumed`: nothing of it was measured.
     """
 
     widths: tuple[int, ...]
@@ -56,13 +56,13 @@ class PassCosts:
         and beyond them, on straight lines. A slope that was measured too steep, on a busy machine,
         takes off half at most.
         """
-        (each, row), near, widths = self.context_slope, self.seconds[0], self.widths
+        (per_pass, per_row), near, widths = self.context_slope, self.seconds[0], self.widths
         if len(widths) > 1:
             last = len(widths) - 2
             i = next((i for i in range(last) if rows <= widths[i + 1]), last)
             share = (rows - widths[i]) / (widths[i + 1] - widths[i])
             near = self.seconds[i] + (self.seconds[i + 1] - self.seconds[i]) * share
-        return max(near / 2, near + (context - CONTEXT) * (each + row * rows))
+        return max(near / 2, near + (context - CONTEXT) * (per_pass + per_row * rows))
 
     @property
     def known(self) -> bool:
@@ -89,7 +89,7 @@ class PassCosts:
 
 class RunningCosts:
     """A curve times one scale: how fast the machine is at the moment. Mutable; one for each loaded
-    engine, which all columns on it tell of their passes. `now`: what passes cost at the moment.
+    engine, to which all its columns report their passes. `now`: what passes cost at the moment.
     """
 
     def __init__(self, curve: PassCosts) -> None:
@@ -107,8 +107,8 @@ class RunningCosts:
             surprise = max(-SURPRISE, min(surprise, SURPRISE))
         self._scale += surprise / self._seen
         curve, ratio = self.curve, exp(self._scale)
-        (each, row), times = curve.context_slope, tuple(ratio * time for time in curve.seconds)
-        change, slope = ratio * curve.width_change, (ratio * each, ratio * row)
+        (per_pass, per_row), times = curve.context_slope, tuple(ratio * t for t in curve.seconds)
+        change, slope = ratio * curve.width_change, (ratio * per_pass, ratio * per_row)
         self.now = PassCosts(curve.widths, times, change, slope, curve.assumed)
 
 
@@ -134,8 +134,8 @@ RECIPE = "costs v7"
 #: The widths at which T(k) is measured: where CPUs and GPUs bend, and as far as lookahead goes.
 WIDTHS = (1, 2, 4, 8, 16, 32)
 
-#: Tokens before the rows that tell how costs grow with the context; contexts that differ by less
-#: than the other tell the growth less well than no growth does.
+#: Tokens of the longer context, from which follows how costs grow; contexts that differ by less
+#: than the other number show it less well than no growth does.
 LONG_CONTEXT, SMALLEST_DIFFERENCE = 512, 64
 
 #: How often each width is measured at either context, and seconds after which no other round is
@@ -165,7 +165,7 @@ def known_costs(engine: Engine) -> Costs:
 
 def costs_of(engine: Engine, say: Say, *, remeasure: bool = False) -> Costs:
     """The same, but measured now where nothing was before, or with `remeasure`. If measuring fails,
-    `say` is told why, and what is known stays.
+    `say` gets the reason, and what is known stays.
     """
     known = known_costs(engine)
     if not isinstance(known, RunningCosts) or not (remeasure or known.now.assumed):
@@ -203,13 +203,13 @@ def measure(engine: Engine) -> PassCosts:
     room, began = engine.max_context - widths[-1], perf_counter()
     near, far = min(CONTEXT, room), min(LONG_CONTEXT, room)
     seconds, change = _measured(engine, widths, near)
-    each = row = 0.0
+    per_pass = per_row = 0.0
     if far - near >= SMALLEST_DIFFERENCE and perf_counter() - began < 2 * SECONDS:
         # A line through what the far context costs more than the near one: of a single width it
         # would be mostly noise, which is taken to be proportional to the time.
         more = np.subtract(_measured(engine, widths, far)[0], seconds) / (far - near)
-        row, each = np.polyfit(widths, more, 1, w=1 / np.asarray(seconds))
-    slope = (max(0.0, float(each)), max(0.0, float(row)))
+        per_row, per_pass = np.polyfit(widths, more, 1, w=1 / np.asarray(seconds))
+    slope = (max(0.0, float(per_pass)), max(0.0, float(per_row)))
     return PassCosts(tuple(widths), seconds, change, slope)
 
 
