@@ -151,22 +151,22 @@ class HfTokenizer(Tokenizer):
         begin, end = self.fast.bos_token_id, self.fast.eos_token_id
         self.eos_ids = eos_ids | ({end} - {None})
         self.start_id = min(self.eos_ids, default=None) if begin is None else begin
-        self._whole = self.fast.backend_tokenizer
-        self._whole.no_truncation()
-        self._whole.no_padding()
-        added = self._whole.get_added_tokens_decoder()
+        self._backend = self.fast.backend_tokenizer
+        self._backend.no_truncation()
+        self._backend.no_padding()
+        added = self._backend.get_added_tokens_decoder()
         self._added = frozenset(added)
         self._special = {i: token.content for i, token in added.items() if token.special}
         self._texts: dict[int, str] = {}
 
     def _begun(self, text: str) -> list[int]:
-        ids = list(self._whole.encode(text, add_special_tokens=True).ids)
+        ids = list(self._backend.encode(text, add_special_tokens=True).ids)
         if ids[:2] == [self.fast.bos_token_id] * 2:
             return ids[len(ids) > len(self._bare(text)) :]
         return ids
 
     def _bare(self, text: str) -> list[int]:
-        return list(self._whole.encode(text, add_special_tokens=False).ids)
+        return list(self._backend.encode(text, add_special_tokens=False).ids)
 
     def _rendered(self, messages: Messages, **options: bool) -> str:
         if not self.fast.chat_template:
@@ -181,16 +181,18 @@ class HfTokenizer(Tokenizer):
     @cached_property
     def _middle(self) -> Any:
         """The same tokenizer, but a text gets no space in front."""
-        parts = {name: getattr(self._whole, name) for name in ("normalizer", "pre_tokenizer")}
+        parts = {name: getattr(self._backend, name) for name in ("normalizer", "pre_tokenizer")}
         steps = {name: part and json.loads(part.__getstate__()) for name, part in parts.items()}
         spaceless = {name: _without_space(step) for name, step in steps.items()}
         if spaceless == steps:
-            return self._whole
-        return type(self._whole).from_str(json.dumps(json.loads(self._whole.to_str()) | spaceless))
+            return self._backend
+        return type(self._backend).from_str(
+            json.dumps(json.loads(self._backend.to_str()) | spaceless)
+        )
 
     def decode(self, tokens: Sequence[int], *, special: bool) -> str:
         """The text of tokens; that of special ones is their names, if asked for."""
-        return self._whole.decode(tokens, skip_special_tokens=not special)
+        return self._backend.decode(tokens, skip_special_tokens=not special)
 
     def stream(self) -> Detokenizer:
         return _HfDetokenizer(self, self._letter)
@@ -282,23 +284,23 @@ class _HfDetokenizer:
 
     def __init__(self, tokenizer: HfTokenizer, before: Sequence[int]) -> None:
         self._tokenizer = tokenizer
-        self._shown, self._new = list(before), list[int]()
+        self._prefix, self._pending = list(before), list[int]()
 
     def push(self, token: int) -> str:
-        self._new.append(token)
+        self._pending.append(token)
         text = self._text()
         if not text or text.endswith("\ufffd"):  # of a character, perhaps the beginning
             return ""
-        self._shown, self._new = self._new, []
+        self._prefix, self._pending = self._pending, []
         return text
 
     def _text(self) -> str:
-        before = self._tokenizer.decode(self._shown, special=False)
-        return self._tokenizer.decode([*self._shown, *self._new], special=False)[len(before) :]
+        before = self._tokenizer.decode(self._prefix, special=False)
+        return self._tokenizer.decode([*self._prefix, *self._pending], special=False)[len(before) :]
 
     def flush(self) -> str:
         text = self._text()
-        self._shown, self._new = [*self._shown, *self._new], []
+        self._prefix, self._pending = [*self._prefix, *self._pending], []
         return text
 
 
@@ -405,7 +407,7 @@ class TextStream:
         self._special = tokenizer.special
         self._stops = StopStrings(stops)
         self._skip = skip
-        self.shown = ""  # all that was returned so far
+        self.output = ""  # all that was returned so far
 
     @property
     def stopped(self) -> bool:
@@ -415,8 +417,8 @@ class TextStream:
         piece = self._detokenizer.push(token)
         head, tail = piece[: self._skip], piece[self._skip :]
         self._skip -= len(head)
-        shown = head + self._stops.push(tail)
-        return self._show(shown + self._stops.special(self._special(token)))
+        text = head + self._stops.push(tail)
+        return self._show(text + self._stops.special(self._special(token)))
 
     def flush(self) -> str:
         """The rest, bytes of an incomplete character as replacement characters."""
@@ -427,7 +429,7 @@ class TextStream:
         return self._show(self._stops.flush())
 
     def _show(self, text: str) -> str:
-        self.shown += text
+        self.output += text
         return text
 
 

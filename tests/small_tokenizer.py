@@ -25,20 +25,20 @@ def small_tokenizer(
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     ids = {token: i for i, token in enumerate(tokens)}
-    made: Any = Tokenizer(models.BPE(ids, list(merges)))
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    made.add_special_tokens(list(special))
-    return saved(made, folder, eos=eos, known=known)
+    tokenizer: Any = Tokenizer(models.BPE(ids, list(merges)))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(list(special))
+    return saved(tokenizer, folder, eos=eos, known=known)
 
 
 def saved(
-    made: Any, folder: Path, *, eos: bool = True, known: bool = True, width: int = WIDTH
+    tokenizer: Any, folder: Path, *, eos: bool = True, known: bool = True, width: int = WIDTH
 ) -> HfTokenizer:
     """What the app reads of a tokenizer of the library's."""
     if eos:
-        made.add_special_tokens(["<eos>"])
-    made.save(str(folder / "tokenizer.json"))
+        tokenizer.add_special_tokens(["<eos>"])
+    tokenizer.save(str(folder / "tokenizer.json"))
     settings = {"eos_token": "<eos>"} if eos else {}
     settings |= {"tokenizer_class": "PreTrainedTokenizerFast"} if known else {}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
@@ -55,14 +55,14 @@ def sentencepiece_like(folder: Path, octets: Sequence[int] = ()) -> HfTokenizer:
     merges = [("\u2581", "a"), ("\u2581", "b"), ("a", "b"), ("\u2581a", "b")]
     pieces = ["<unk>", "<s>", "</s>", *letters, *("".join(pair) for pair in merges)]
     ids = {piece: i for i, piece in enumerate(pieces)}
-    made: Any = Tokenizer(models.BPE(ids, merges, unk_token="<unk>"))  # noqa: S106
+    tokenizer: Any = Tokenizer(models.BPE(ids, merges, unk_token="<unk>"))  # noqa: S106
     steps = [normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]
-    made.normalizer = normalizers.Sequence(steps)
+    tokenizer.normalizer = normalizers.Sequence(steps)
     read = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
-    made.decoder = decoders.Sequence([*read, decoders.Strip(" ", 1, 0)])
-    made.post_processor = processors.TemplateProcessing("<s> $A", None, [("<s>", 1)])
-    made.add_special_tokens(["<unk>", "<s>", "</s>"])
-    made.save(str(folder / "tokenizer.json"))
+    tokenizer.decoder = decoders.Sequence([*read, decoders.Strip(" ", 1, 0)])
+    tokenizer.post_processor = processors.TemplateProcessing("<s> $A", None, [("<s>", 1)])
+    tokenizer.add_special_tokens(["<unk>", "<s>", "</s>"])
+    tokenizer.save(str(folder / "tokenizer.json"))
     settings = {"tokenizer_class": "LlamaTokenizerFast", "bos_token": "<s>", "eos_token": "</s>"}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     return HfTokenizer(folder, frozenset(), len(pieces))

@@ -41,20 +41,20 @@ FEW = st.text(alphabet="ab🙂", max_size=20)
 @given(st.text())
 def test_bytes_come_out_as_whole_characters(text: str) -> None:
     tokenizer = ByteTokenizer()
-    stream, shown = tokenizer.stream(), ""
+    stream, output = tokenizer.stream(), ""
     for token in tokenizer.encode(text, chat=False):
         piece = stream.push(token)
         assert "\ufffd" not in piece or "\ufffd" in text
-        shown += piece
-        assert text.startswith(shown)
-    assert shown + stream.flush() == text
+        output += piece
+        assert text.startswith(output)
+    assert output + stream.flush() == text
 
 
 @given(st.binary())
 def test_bytes_that_are_no_text_are_shown_as_python_replaces_them(data: bytes) -> None:
     stream = ByteTokenizer().stream()
-    shown = "".join(stream.push(token) for token in [*data, ByteTokenizer.EOS])
-    assert shown + stream.flush() == data.decode("utf-8", "replace")
+    output = "".join(stream.push(token) for token in [*data, ByteTokenizer.EOS])
+    assert output + stream.flush() == data.decode("utf-8", "replace")
     assert stream.flush() == ""
 
 
@@ -80,19 +80,19 @@ def test_a_stop_string_ends_the_text_however_it_arrives(
 ) -> None:
     end_of_text = first_stop(text, stops)
     edges = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
-    stream, shown = StopStrings(stops), ""
+    stream, output = StopStrings(stops), ""
     for begin, end in pairwise(edges):
-        shown += stream.push(text[begin:end])
+        output += stream.push(text[begin:end])
         so_far = first_stop(text[:end], stops)
         assert stream.hit == (so_far is not None)
-        if so_far is None:  # shown is all but what may yet become a stop string
-            assert text.startswith(shown)
+        if so_far is None:  # all but what may yet become a stop string
+            assert text.startswith(output)
             longest = max(
                 (n for s in stops for n in range(len(s)) if text[:end].endswith(s[:n])), default=0
             )
-            assert end - len(shown) == longest
-    shown += stream.flush()
-    assert shown == (text if end_of_text is None else text[:end_of_text])
+            assert end - len(output) == longest
+    output += stream.flush()
+    assert output == (text if end_of_text is None else text[:end_of_text])
     assert stream.push("more") == "" or end_of_text is None
     assert stream.flush() == "" or end_of_text is None
 
@@ -109,14 +109,14 @@ def test_a_stream_of_tokens_shows_the_text_up_to_its_stop(
 ) -> None:
     """The answer may end inside a character, which is then shown as a replacement."""
     data = data[: len(data) - missing]
-    text, stream, shown = data.decode("utf-8", "replace"), TextStream(ByteTokenizer(), stops), ""
+    text, stream, output = data.decode("utf-8", "replace"), TextStream(ByteTokenizer(), stops), ""
     for token in data:
-        shown += stream.push(token)
+        output += stream.push(token)
         if stream.stopped:
             break
-    shown += stream.flush()
+    output += stream.flush()
     end_of_text = first_stop(text, stops)
-    assert shown == (text if end_of_text is None else text[:end_of_text])
+    assert output == (text if end_of_text is None else text[:end_of_text])
     assert stream.stopped == (end_of_text is not None)
 
 
@@ -156,7 +156,7 @@ def test_a_real_tokenizer_streams_what_it_decodes_as_a_whole(
     assert "".join(pieces) + rest == text
     assert not any("\ufffd" in piece for piece in pieces)
     assert rest == ""
-    # Cut anywhere: nothing shown is taken back, and what is incomplete is told in the end.
+    # Cut anywhere: no text is taken back, and what is incomplete comes last.
     for end in range(len(tokens)):
         head, tail = streamed(built_in, tokens[:end])
         assert text.startswith("".join(head))
@@ -202,29 +202,29 @@ def test_bytes_that_are_no_character_end_no_text(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("named", ["LlamaTokenizer", "GPT2Tokenizer", 7])
 def test_the_stored_tokenizer_counts_whatever_class_is_named(tmp_path: Path, named: object) -> None:
-    made = families.byte_tokenizer()
-    made.save_pretrained(tmp_path)
+    stored_tokenizer = families.byte_tokenizer()
+    stored_tokenizer.save_pretrained(tmp_path)
     settings = {"tokenizer_class": named, "eos_token": "<|end|>"}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
     tokenizer = HfTokenizer(tmp_path, frozenset(), families.VOCABULARY)
     for text in ("ab c", " a  b\n", "\tx"):
-        stored = made.backend_tokenizer.encode(text, add_special_tokens=False).ids
+        stored = stored_tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
         assert tokenizer.encode(text, chat=False) == tokenizer.encode_plain(text) == stored
         assert "".join(map(tokenizer.stream().push, stored)) == text
 
 
 @pytest.mark.parametrize(
-    ("stop", "shown"),
+    ("stop", "output"),
     [("<|im_start|>", "ab"), ("<|im_", "abcd"), ("b<", "abcd")],
 )
 def test_a_special_token_ends_a_text_by_its_name_and_is_never_shown(
-    tmp_path: Path, stop: str, shown: str
+    tmp_path: Path, stop: str, output: str
 ) -> None:
     tokens = ["<eos>", "<|im_start|>", *"abcd"]
     tokenizer = small_tokenizer(tmp_path, tokens, merges=(), special=tokens[:2])
     stream = TextStream(tokenizer, [stop])
     text = "".join(map(stream.push, [2, 3, 1, 4, 5])) + stream.flush()
-    assert (text, stream.stopped) == (shown, shown != "abcd")
+    assert (text, stream.stopped) == (output, output != "abcd")
 
 
 def test_texts_are_encoded_whole_and_without_pads(tmp_path: Path) -> None:

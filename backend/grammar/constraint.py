@@ -122,9 +122,7 @@ class GrammarConstraint(Constraint):
         eos, allowed = self._eos, list[bool]()
         with self._walk(proposal) as walk:
             for i, parent in enumerate(proposal.parents[: proposal.drafted]):
-                if self._ended or (
-                    parent >= 0 and (not allowed[parent] or proposal.tokens[parent] in eos)
-                ):
+                if self._ended or (parent >= 0 and proposal.tokens[parent] in eos):
                     allowed.append(False)
                 elif proposal.tokens[i] in eos:
                     matcher = walk(parent)
@@ -148,8 +146,6 @@ class GrammarConstraint(Constraint):
                     bits = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
                     self._check(matcher)
                     masks[row] = np.unpackbits(bits, count=self._size, bitorder="little")
-                    if matcher.is_accepting():  # else a grammar may still name the end itself
-                        masks[row, eos] = True
                     if not masks[row].any():
                         raise self._dead_end()
                 else:

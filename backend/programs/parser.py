@@ -200,9 +200,9 @@ class _Parser:
         self._check(low <= value <= high, at, beyond(what, value, low, high))
 
     def _string(self) -> tuple[int, str]:
-        found = self._match(_STRING)
-        if found:
-            return found.start(), _ESCAPE.sub(lambda escape: _ESCAPED[escape[1]], found[1])
+        match = self._match(_STRING)
+        if match:
+            return match.start(), _ESCAPE.sub(lambda escape: _ESCAPED[escape[1]], match[1])
         raise self._expected("a string in double quotes")
 
     def _close(self) -> None:
@@ -213,9 +213,9 @@ class _Parser:
         """What the pattern finds after any space, which is read in either case."""
         space = _SPACE.match(self.text, self.at)
         self.at = space.end() if space else self.at
-        found = pattern.match(self.text, self.at)
-        self.at = found.end() if found else self.at
-        return found
+        match = pattern.match(self.text, self.at)
+        self.at = match.end() if match else self.at
+        return match
 
     def _check(self, fine: object, at: int, problem: str) -> None:
         if not fine:

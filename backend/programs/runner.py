@@ -73,8 +73,8 @@ def run_program(
 @dataclass
 class _Runner:
     """`carry` is text that belongs to the context but has no tokens in it yet; of it, the first
-    `shown` characters were shown as the end of a slot's value. `opening`: the length of the context
-    while no text is in it; -1: there was some from the start.
+    `visible` characters were shown as the end of a slot's value. `opening`: the length of the
+    context while no text is in it; -1: there was some from the start.
     """
 
     column: int
@@ -87,7 +87,7 @@ class _Runner:
     reason: Reason = "end of program"
     tail: list[list[str]] = field(default_factory=list)
     carry: str = ""
-    shown: int = 0
+    visible: int = 0
     values: dict[str, str] = field(default_factory=dict)
 
     def run(self, program: Program) -> Iterator[Event]:
@@ -107,7 +107,7 @@ class _Runner:
     def _slot(self, slot: Slot) -> Iterator[Event]:
         carried, self.carry = self.carry, ""
         with self.parts.clock.step():
-            healed = self._heal(carried[self.shown :])
+            healed = self._heal(carried[self.visible :])
             fixed = carried[: len(carried) - len(healed)]
             tokens = self._extend(fixed) + self._begin()
             with self.parts.clock.part("mask"):
@@ -161,7 +161,7 @@ class _Runner:
         return 1
 
     def _fed(self, text: str, tokens: int) -> Fed:
-        unseen, self.shown = text[self.shown :], 0
+        unseen, self.visible = text[self.visible :], 0
         spans = [["fixed", unseen]] if unseen else []
         return Fed(self.column, tokens, spans, rounded(self.parts.clock.last["total"]))
 
@@ -202,17 +202,17 @@ class _Runner:
 
     def _settle(self, answer: Answer, healed: str) -> str:
         """Cut the context back to whole tokens of the slot's value, and return the value."""
-        shown = answer.text.shown
-        written = shown if len(shown) >= len(healed) else healed  # a limit may cut what is healed
-        stream, text, whole, count = self.parts.tokenizer.stream(), "", "", 0
+        output = answer.text.output
+        written = output if len(output) >= len(healed) else healed  # a limit may cut what is healed
+        stream, text, prefix, count = self.parts.tokenizer.stream(), "", "", 0
         for i, token in enumerate(answer.tokens):
             piece = stream.push(token)
             text += piece
             if piece and written.startswith(text):
-                whole, count = text, i + 1
+                prefix, count = text, i + 1
         self.context.cut(len(self.context.tokens) - len(answer.tokens) + count)
-        self.carry = written[len(whole) :]
-        self.shown = len(shown) - len(whole)
+        self.carry = written[len(prefix) :]
+        self.visible = len(output) - len(prefix)
         return written[len(healed) :]
 
 

@@ -279,7 +279,9 @@ print("done", flush=True)
 
 def ran(*, loop: bool) -> tuple[int, list[str]]:
     command = [sys.executable, "-c", LOOP.format(loop=loop)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
+    )
     return done.returncode, done.stdout.split()
 
 

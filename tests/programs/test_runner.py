@@ -48,7 +48,7 @@ def play(
     program: str,
     columns: Sequence[str] = COLUMNS,
     target: ModelSpec = FAKE,
-    **asked: object,
+    **options: object,
 ) -> tuple[Scoreboard, list[Event]]:
     # On models of their own none is at the photo finish, at which Stateless would end.
     own = OwnModel(target.name, target.engine, target.precision, target.device)
@@ -59,7 +59,7 @@ def play(
         events.append(event)
         board.add(event)
 
-    race = Race(Request(program, 64, **asked), chosen, ModelSpec("-"))  # type: ignore[arg-type]
+    race = Race(Request(program, 64, **options), chosen, ModelSpec("-"))  # type: ignore[arg-type]
     InlineHost(MODELS if target == BUILT_IN else LoadedModels()).run(race, emit, lambda: False)
     assert not [s.message for s in board.scores if s.state == "failed"]
     return board, events
@@ -232,9 +232,9 @@ def test_a_program_reads_the_text_that_is_shown(
         for event in run_program(0, program, prompt, request, parts, lambda *_: Constraint()):
             board.add(event)
         stream = tokenizer.stream()
-        whole = "".join(map(stream.push, context.tokens)) + stream.flush()
+        text_read = "".join(map(stream.push, context.tokens)) + stream.flush()
         # Such a tokenizer puts a space in front of a text that nothing precedes.
-        assert whole in (board.scores[0].text, f" {board.scores[0].text}")
+        assert text_read in (board.scores[0].text, f" {board.scores[0].text}")
 
 
 @pytest.mark.model
