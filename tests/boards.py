@@ -34,8 +34,7 @@ def step(
 ) -> Step:
     """One step that took `total` seconds, all of them in the forward pass."""
     parts = {"total": total, "draft": 0.0, "mask": 0.0, "forward": total, "rest": 0.0}
-    origins: list[Origin] = ["drafted"] * accepted
-    origins += ["sampled"] * (len(tokens) - accepted)
+    origins: list[Origin] = ["drafted" if i < accepted else "sampled" for i in range(len(tokens))]
     spans = [[origin, chr(97 + token)] for origin, token in zip(origins, tokens, strict=True)]
     gaps = [gap] * len(tokens)
     made = Step(column, list(tokens), origins, gaps, spans, 1, accepted, accepted, parts)

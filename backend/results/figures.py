@@ -8,9 +8,22 @@ from dataclasses import dataclass
 
 from backend.results.intervals import Ratio
 from backend.results.result import Row
+from backend.results.scoreboard import Score
 
 NONE = DASH = "\N{EN DASH}"
 TIMES = "\N{MULTIPLICATION SIGN}"
+
+#: Figures of the command line's table, which has little room.
+SUMMARY = [
+    "speedup",
+    "ttft",
+    "tpot",
+    "rate",
+    "tokens_per_forward",
+    "pass_cost",
+    "accepted",
+    "tokens",
+]
 
 #: Positions of guesses that are written out.
 FEW = 8
@@ -87,16 +100,22 @@ TOKENS = Unit("tokens", "{:,.0f}".format)
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure of a column: `value` computes it, in `unit`, from the column's row of the result;
-    None while it is unknown. `summary`: it is in the command line's table too, which has little
-    room. docs/figures.md says what each is.
+    """One figure of a column: `compute` makes it, in `unit`, of the column's row of the result and
+    its score; None while it is unknown. docs/figures.md says what each is.
     """
 
     name: str
     title: str
     unit: Unit
-    value: Callable[[Row], float | None]
-    summary: bool = False
+    compute: Callable[[Row, Score], float | None]
+
+    def value(self, row: Row) -> float | None:
+        return self.compute(row, row.score)
+
+    @property
+    def summary(self) -> bool:
+        """True if the command line's table has it, too."""
+        return self.name in SUMMARY
 
     @property
     def heading(self) -> str:
@@ -111,59 +130,35 @@ class Figure:
         return self.unit.cell(value) + (span(row.speedup) if self.name == "speedup" else "")
 
 
+def _drafting(_row: Row, score: Score) -> float | None:
+    return score.parts.get("draft", 0.0) / (score.seconds or 1) or None
+
+
+def _mask_wait(_row: Row, score: Score) -> float | None:
+    return score.parts.get("mask", 0.0) / score.steps * 1e3 if score.masks else None
+
+
 FIGURES = (
-    Figure("speedup", "speed-up", RATIO, lambda row: row.speedup.value or None, summary=True),
-    Figure(
-        "ttft",
-        "TTFT",
-        MILLISECONDS,
-        lambda row: row.score.ttft * 1e3 if row.score.steps else None,
-        summary=True,
-    ),
-    Figure(
-        "tpot", "TPOT", MILLISECONDS, lambda row: 1e3 / row.rate if row.rate else None, summary=True
-    ),
-    Figure("rate", "tokens/s", RATE, lambda row: row.rate or None, summary=True),
+    Figure("speedup", "speed-up", RATIO, lambda row, _: row.speedup.value or None),
+    Figure("ttft", "TTFT", MILLISECONDS, lambda _, s: s.ttft * 1e3 if s.steps else None),
+    Figure("tpot", "TPOT", MILLISECONDS, lambda r, _: 1e3 / r.rate if r.rate else None),
+    Figure("rate", "tokens/s", RATE, lambda row, _: row.rate or None),
     Figure(
         "tokens_per_forward",
         "tokens per pass",
         MEAN,
-        lambda row: row.score.tokens_per_forward or None,
-        summary=True,
+        lambda _, score: score.tokens_per_forward or None,
     ),
-    Figure("pass_cost", "time per pass", RATIO, lambda row: pass_cost(row) or None, summary=True),
-    Figure(
-        "accepted",
-        "accepted",
-        SHARE,
-        lambda row: row.score.acceptance if row.score.drafted else None,
-        summary=True,
-    ),
-    Figure("drafted", "guessed", TOKENS, lambda row: row.score.drafted or None),
-    Figure(
-        "drafting",
-        "drafting",
-        SHARE,
-        lambda row: row.score.parts.get("draft", 0.0) / (row.score.seconds or 1) or None,
-    ),
-    Figure(
-        "forced",
-        "forced",
-        TOKENS,
-        lambda row: float(row.score.forced) if row.score.masks else None,
-    ),
-    Figure(
-        "mask_wait",
-        "mask wait",
-        MILLISECONDS,
-        lambda row: (
-            row.score.parts.get("mask", 0.0) / row.score.steps * 1e3 if row.score.masks else None
-        ),
-    ),
-    Figure("reused", "reused", TOKENS, lambda row: row.score.reused or None),
-    Figure("rows", "rows", TOKENS, lambda row: row.score.rows or None),
-    Figure("tokens", "tokens", TOKENS, lambda row: row.score.length or None, summary=True),
-    Figure("time", "time", MILLISECONDS, lambda row: row.score.seconds * 1e3 or None),
+    Figure("pass_cost", "time per pass", RATIO, lambda row, _: pass_cost(row) or None),
+    Figure("accepted", "accepted", SHARE, lambda _, s: s.acceptance if s.drafted else None),
+    Figure("drafted", "guessed", TOKENS, lambda _, score: score.drafted or None),
+    Figure("drafting", "drafting", SHARE, _drafting),
+    Figure("forced", "forced", TOKENS, lambda _, s: float(s.forced) if s.masks else None),
+    Figure("mask_wait", "mask wait", MILLISECONDS, _mask_wait),
+    Figure("reused", "reused", TOKENS, lambda _, score: score.reused or None),
+    Figure("rows", "rows", TOKENS, lambda _, score: score.rows or None),
+    Figure("tokens", "tokens", TOKENS, lambda _, score: score.length or None),
+    Figure("time", "time", MILLISECONDS, lambda _, score: score.seconds * 1e3 or None),
 )
 
 

@@ -191,16 +191,6 @@ class Score:
             if part in step.seconds:
                 self.parts[part] = self.parts.get(part, 0.0) + step.seconds[part]
 
-    def token_at(self, character: int) -> int:
-        """How many tokens of the answer were shown before the one that holds this character."""
-        tokens, shown = 0, 0
-        for moment in self.moments:
-            shown += sum(len(text) for _, text in moment.spans)
-            if shown > character:
-                break
-            tokens += moment.tokens
-        return tokens
-
     @property
     def spans(self) -> list[list[str]]:
         """All [origin, text] pairs, in order."""
@@ -264,7 +254,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first token at which a column departs from its reference.
+    """The first token, or character, at which a column departs from its reference.
 
     `gap` is the distance between the reference's two best scores there: near zero means that
     rounding decided, anything else a real difference; infinite: unknown.
@@ -376,8 +366,8 @@ class Scoreboard:
         self._agreed[index, reference] = agreed
         if agreed == compared:
             return None
-        at = base.token_at(agreed) if self.by_text(index) else agreed
-        return Difference(at, base.gaps[at] if at < len(base.gaps) else inf)
+        known = not self.by_text(index) and agreed < len(base.gaps)
+        return Difference(agreed, base.gaps[agreed] if known else inf)
 
     def must_match(self, index: int) -> bool:
         """True if the column must write what its reference writes."""

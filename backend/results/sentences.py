@@ -127,7 +127,7 @@ def comparison(board: Scoreboard, row: Row) -> str:
         return f"identical to {name} ({counted(board.compared(row.column), unit)})"
     gap = row.difference.gap
     apart = f" (scores {gap:.2g} apart)" if isfinite(gap) and row.text == "changed" else ""
-    return f"differs from {name} at token {row.difference.index + 1}{apart}{_rounding(row)}"
+    return f"differs from {name} at {unit} {row.difference.index + 1}{apart}{_rounding(row)}"
 
 
 def _rounding(row: Row) -> str:
