@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from backend.bench import runner
 from backend.bench.plan import Plan
 from backend.bench.prompts import PROMPTS, Prompt
-from backend.bench.rows import Row, RowFile, remaining, row_of
+from backend.bench.rows import Figures, Row, RowFile, remaining, row_of
 from backend.bench.runner import raced, run, wait_for_quiet
 from backend.bench.summary import HEADINGS, ColumnResult, cells, failures, measured, results
 from backend.errors import DerbyError
@@ -205,6 +205,33 @@ def test_enough_prompts_give_an_interval_and_repeats_are_no_other_prompts() -> N
     assert 1 < result.interval[0] < 1.35 < result.interval[1] < 1.8
     repeated = compared("aaaa", columns)
     assert (repeated.prompts, repeated.interval) == (1, None)
+
+
+@pytest.mark.parametrize("clock", ["own", "server"])
+def test_shares_are_of_all_guesses_and_only_an_own_clock_has_an_interval(clock: str) -> None:
+    of = replace(plan("lookup"), prompts=tuple(Prompt("any", text) for text in "abcd"))
+    base = Figures(
+        speedup=1.0,
+        ttft=9.0,
+        tpot=9.0,
+        tokens_per_forward=1.0,
+        drafted=0,
+        accepted=0,
+        equal=True,
+        clock="own",
+    )
+    columns = [
+        {"speedup": 1.5 + number, "drafted": 10, "accepted": number, "clock": clock}
+        for number in range(4)
+    ]
+    rows = [
+        Row(of=of.identity, job=number, turns=((base, base.model_copy(update=column)),))
+        for number, column in enumerate(columns)
+    ]
+    assert len(results(measured(of, rows))) == 2, "one category is all there is"
+    result = results(measured(of, rows))[1]
+    assert (result.speedup, result.acceptance) == (3.0, 6 / 40)
+    assert (result.interval is None) == (clock == "server")
 
 
 def test_a_short_answer_says_nothing_of_speed() -> None:
