@@ -76,8 +76,7 @@ class Conditions:
     """How much of the machine's time `others` took while the columns ran: other programs, but for
     the page's own process, and what its host gave to others (steal). `cores` is how many cores'
     worth of time the race itself might use. `raw`: the prompt was sent as it is, because the model
-    has no chat template. The last ones of a race are of all its time; earlier ones tell that it has
-    become noisy, or no longer is.
+    has no chat template. They come last, and are of all the race's time.
     """
 
     cores: Number

@@ -68,8 +68,6 @@ class Race:
         for group in self._groups(lanes):
             for event in interleave(group, stopped, finish=finish):
                 emit(event)
-                if (conditions := ledger.turned()) is not None:
-                    emit(conditions)
         emit(replace(ledger.conditions(), raw=request is not self.request))
 
     def _fitting(self, models: LoadedModels, say: Say) -> Request:
