@@ -1,4 +1,7 @@
-"""The interleaver: equal compute at every moment; failures and stops end what they must."""
+"""The interleaver: the lowest clock has the next turn, and no turn is longer than it may be; a lane
+that fails, even as it is closed, fails alone; a stop ends every lane once, with the text that it
+held back; what ends early does so at the first end of a lane that finishes; all lanes are closed.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -33,12 +36,14 @@ class Column:
     index: int
     durations: list[float]
     error: Exception | None = None
+    closing: Exception | None = None
     reads: int = 1
     clock: Clock = field(default_factory=Clock)
     closed: bool = False
     stopped: Callable[[], bool] = lambda: False
 
     def events(self) -> Iterator[Event]:
+        ended = False
         try:
             yield Prefilled(self.index, 0, 0, 0.0)
             for number, seconds in enumerate(self.durations):
@@ -50,9 +55,12 @@ class Column:
                 yield read if number < self.reads else step(self.index, [number], seconds)
             if self.error:
                 raise self.error
+            ended = True
             yield Finished(self.index, "token limit", [])
         finally:
             self.closed = True
+            if self.closing and not ended:
+                raise self.closing
 
     def lane(self) -> Lane:
         return Lane(self.index, self.events(), self.clock)
@@ -128,31 +136,15 @@ def test_stop_ends_every_lane_that_still_runs_exactly_once(
     assert all(columns[i].closed for i in started)
 
 
-@pytest.mark.parametrize("taken", range(1, 18))
-def test_abandoning_the_stream_closes_every_lane(taken: int) -> None:
+@pytest.mark.parametrize("length", range(1, 18))
+def test_abandoning_the_stream_closes_every_lane(length: int) -> None:
+    """Also if one of them fails as it is closed."""
     columns = [Column(i, [1.0] * 5) for i in range(3)]
+    columns[0].closing = DerbyError("The cache cannot be freed.")
     stream = interleave([column.lane() for column in columns], never)
-    started = {event.column for _, event in zip(range(taken), stream, strict=False)}
+    started = {event.column for _, event in zip(range(length), stream, strict=False)}
     stream.close()
     assert [column.closed for column in columns] == [i in started for i in range(3)]
-
-
-def test_a_stop_right_after_a_lane_ended_does_not_end_it_again() -> None:
-    """A lane was dropped only when asked for an event after its last one; stopped in between, it
-    told a second end, and a complete column was shown as stopped.
-    """
-    columns = [Column(0, [1.0]), Column(1, [5.0] * 5)]
-    seen: list[Event] = []
-
-    def stopped() -> bool:
-        return any(isinstance(event, Finished) for event in seen)
-
-    for event in interleave([column.lane() for column in columns], stopped):
-        seen.append(event)  # noqa: PERF402 (stopped() reads it meanwhile)
-    assert [event for event in seen if isinstance(event, Finished)] == [
-        Finished(0, "token limit", []),
-        Finished(1, "stopped", []),
-    ]
 
 
 @given(DURATIONS.filter(lambda all_: len(all_) > 1), st.data())
