@@ -1,6 +1,6 @@
 """The seam between a race and a library that decodes by itself."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, Literal, Protocol
@@ -76,10 +76,6 @@ class LibraryModel(Protocol):
 
     @property
     def max_context(self) -> int: ...
-
-    def warm_up(self) -> Iterator[None]:
-        """Run, step by step, what is slow the first time."""
-        ...
 
     def synchronize(self) -> None:
         """Wait until the device has finished all queued work."""

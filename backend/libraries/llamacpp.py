@@ -45,6 +45,22 @@ K_FLAGS = {
     "ngram-mod": {"--spec-ngram-mod-n-max": 64, "--spec-ngram-mod-n-min": 48},
 }
 
+#: What each flag sets, in the wheel's words.
+FLAGS = {
+    "--model": "model.path",
+    "--port": "port",
+    "--parallel": "n_parallel",
+    "--ctx-size": "n_ctx",
+    "--threads": "cpuparams.n_threads",
+    "--n-gpu-layers": "n_gpu_layers",
+    "--model-draft": "speculative.draft.mparams.path",
+    "--spec-draft-n-max": "speculative.draft.n_max",
+    "--spec-ngram-simple-size-m": "speculative.ngram_simple.size_m",
+    "--spec-ngram-simple-size-n": "speculative.ngram_simple.size_n",
+    "--spec-ngram-mod-n-max": "speculative.ngram_mod.n_max",
+    "--spec-ngram-mod-n-min": "speculative.ngram_mod.n_min",
+}
+
 #: Tokens of context that a server has at least, and those that a chat template may add.
 LEAST_CONTEXT, TEMPLATE = 4096, 1024
 
@@ -108,15 +124,11 @@ class LlamaCppModel:
         self._file = file
         self._server: Popen[str] | None = None
 
-    def warm_up(self) -> Iterator[None]:
-        yield from ()  # a server does so by itself
-
     def synchronize(self) -> None: ...
 
     def prepare(self, request: Request, settings: Settings) -> None: ...
 
     def stop(self) -> None:
-        """See LibraryModel."""
         if self._server is not None:
             self._server.kill()
 
@@ -189,38 +201,6 @@ def open_model(spec: ModelSpec, say: Say) -> LlamaCppModel:
     return LlamaCppModel(spec, gguf_file(spec.name, say))
 
 
-LLAMACPP = Library(
-    "llamacpp",
-    EngineDeclaration(
-        name="llamacpp",
-        title="llama.cpp",
-        precisions=(GGUF,),
-        devices=devices,
-        device_help="CPU or GPU",
-        open=open_model,
-        estimate_bytes=lambda spec, say: _size(gguf_file(spec.name, say)),
-        loads_at_once=True,
-    ),
-)
-
-
-#: What each flag sets, in the wheel's words.
-FLAGS = {
-    "--model": "model.path",
-    "--port": "port",
-    "--parallel": "n_parallel",
-    "--ctx-size": "n_ctx",
-    "--threads": "cpuparams.n_threads",
-    "--n-gpu-layers": "n_gpu_layers",
-    "--model-draft": "speculative.draft.mparams.path",
-    "--spec-draft-n-max": "speculative.draft.n_max",
-    "--spec-ngram-simple-size-m": "speculative.ngram_simple.size_m",
-    "--spec-ngram-simple-size-n": "speculative.ngram_simple.size_n",
-    "--spec-ngram-mod-n-max": "speculative.ngram_mod.n_max",
-    "--spec-ngram-mod-n-min": "speculative.ngram_mod.n_min",
-}
-
-
 def wheel() -> Any:
     """xllamacpp, of which no types are known."""
     return import_module("xllamacpp")
@@ -252,6 +232,21 @@ def main(flags: list[str]) -> None:
     server = wheel().Server(parameters(flags))
     print(server.listening_address, flush=True)  # noqa: T201
     sys.stdin.read()
+
+
+LLAMACPP = Library(
+    "llamacpp",
+    EngineDeclaration(
+        name="llamacpp",
+        title="llama.cpp",
+        precisions=(GGUF,),
+        devices=devices,
+        device_help="CPU or GPU",
+        open=open_model,
+        estimate_bytes=lambda spec, say: _size(gguf_file(spec.name, say)),
+        loads_at_once=True,
+    ),
+)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -120,9 +120,6 @@ class OpenVINOGenaiModel:
         self._kind: tuple[bool, str] | None = None
         self._pipeline: Any = None
         self._answering = threading.Lock()
-
-    def warm_up(self) -> Iterator[None]:
-        yield from ()  # a pipeline is, once its column has settings
 
     def synchronize(self) -> None: ...
 

@@ -1,4 +1,4 @@
-"""A server elsewhere as a column.
+"""A server elsewhere as a column. Nothing that it sends is trusted.
 
 An operator names servers in a TOML file, one table each:
 
@@ -6,44 +6,30 @@ An operator names servers in a TOML file, one table each:
     url = "http://10.0.0.5:8000"
     model = "owner/name"          # left out: the first that it lists
     key_variable = "VLLM_KEY"     # of the environment; or key = "..."; left out: none
-
-Nothing that a server sends is trusted.
 """
 
 import json
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-from time import perf_counter
-from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
-
-from pydantic import ConfigDict, Field
-
-from backend.errors import DerbyError
-from backend.libraries.library import Emit, Library, Serving, Settings
-from backend.machine import LOOPBACK
-from backend.types import Request, Sampling
-from backend.untrusted import Untrusted, read_as
-
-if TYPE_CHECKING:
-    from httpx import Client
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlsplit
 
-from pydantic import AliasPath
+from pydantic import AliasPath, ConfigDict, Field
 
-from backend.libraries.library import Part
-from backend.types import template_options
-from backend.untrusted import UntrustedError, read_json
+from backend.errors import DerbyError
+from backend.libraries.library import Emit, Library, Part, Serving, Settings
+from backend.machine import LOOPBACK
+from backend.types import Request, Sampling, template_options
+from backend.untrusted import Untrusted, UntrustedError, read_as, read_json
 
 if TYPE_CHECKING:
     from httpx import Client, Response
-
 
 #: The environment's name of the operator's file.
 VARIABLE = "DECODE_DERBY_SERVERS"
@@ -56,6 +42,22 @@ CONNECT = 5.0
 
 #: An address: host, port, path; no user, query or fragment.
 ADDRESS = re.compile(r"https?://([\w.-]+|\[[\da-fA-F:.]+\])(:\d{1,5})?(/[\w./~-]*)?", re.ASCII)
+
+#: Seconds for which a server may send nothing.
+SILENCE = 60.0
+
+#: Bytes of a line, and of a whole answer for each of its tokens and beside them.
+MOST_LINE, TOKEN_BYTES, SPARE_BYTES = 1 << 18, 1 << 12, 1 << 18
+
+#: Tokens that hold every context: llama.cpp takes a number alone for "all", and room for as many.
+WHOLE = 1 << 17
+
+#: What to do about a server's refusal, by its status.
+REFUSALS = {
+    401: "needs another key: set it in the file of servers",
+    403: "refuses this key: set another in the file of servers",
+    404: "has no such path or model: check the address and the model",
+}
 
 
 class Server(Untrusted):
@@ -117,9 +119,6 @@ class ServerModel:
 
     spec, tokenizer, weight_bytes, max_context = None, None, 0, 0
 
-    def warm_up(self) -> Iterator[None]:
-        yield from ()
-
     def synchronize(self) -> None: ...
 
     def prepare(self, request: Request, settings: Settings) -> None: ...
@@ -172,26 +171,6 @@ def _first_model(client: "Client") -> tuple[str, float]:
     except (ValueError, KeyError, IndexError, TypeError, RecursionError):
         name = ""  # not every server lists models
     return printable(str(name)), min(trips)
-
-
-SERVER = Library("server", elsewhere=ServerModel())
-
-
-#: Seconds for which a server may send nothing.
-SILENCE = 60.0
-
-#: Bytes of a line, and of a whole answer for each of its tokens and beside them.
-MOST_LINE, TOKEN_BYTES, SPARE_BYTES = 1 << 18, 1 << 12, 1 << 18
-
-#: Tokens that hold every context: llama.cpp takes a number alone for "all", and room for as many.
-WHOLE = 1 << 17
-
-#: What to do about a server's refusal, by its status.
-REFUSALS = {
-    401: "needs another key: set it in the file of servers",
-    403: "refuses this key: set another in the file of servers",
-    404: "has no such path or model: check the address and the model",
-}
 
 
 def openai_body(request: Request, model: str = "") -> tuple[str, dict[str, Any], dict[str, Any]]:
@@ -390,3 +369,6 @@ def beginning(response: "Response", most: int) -> bytes:
 def printable(text: str) -> str:
     """A server's words as a sentence can hold them: on a line, 200 characters at most."""
     return "".join(filter(str.isprintable, " ".join(text.split())))[:200]
+
+
+SERVER = Library("server", elsewhere=ServerModel())

@@ -1,6 +1,5 @@
 """transformers' own decoding: generate(), plain, with prompt lookup, or with an assistant model."""
 
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -85,16 +84,14 @@ class TransformersModel:
         self.model = _load(files, spec)
         self._on_gpu = self.model.device.type == "cuda"
         self._drafts: dict[str, Any] = {}
+        # A short answer imports and allocates what the first one needs.
+        short = Request("a", 2, chat=False)
+        self.answer(short, {"lookup": 0, "draft": NO_DRAFT}, lambda _: None)
 
     @property
     def weight_bytes(self) -> int:
         models = (self.model, *self._drafts.values())
         return sum(p.numel() * p.element_size() for model in models for p in model.parameters())
-
-    def warm_up(self) -> Iterator[None]:
-        """A short answer imports and allocates what the first one needs."""
-        short = Request("a", 2, chat=False)
-        yield self.answer(short, {"lookup": 0, "draft": NO_DRAFT}, lambda _: None)
 
     def synchronize(self) -> None:
         if self._on_gpu:

@@ -36,6 +36,21 @@ from backend.types import ModelSpec, Request
 #: Seconds between two looks at whether a race was stopped.
 POLL = 0.05
 
+#: Asks the worker to end its race.
+STOP = "stop"
+
+#: What a worker says beside events: it takes races, and its race has ended.
+READY, ENDED = "ready", "ended"
+
+#: Seconds that a worker has to end a race that it is asked to stop: Stop is promised within one.
+STOP_GRACE = 0.7
+
+#: Seconds that one call of the grammar engine may take; most take less than a thousandth of one.
+GRAMMAR_DEADLINE = 10.0
+
+#: GPU seconds that a call declares: what Spaces suppose of a call that declares none.
+SECONDS = 60
+
 Emit = Callable[[Event], None]
 Stopped = Callable[[], bool]
 
@@ -108,18 +123,6 @@ class InlineHost(Host):
 
 
 log = logging.getLogger(__name__)
-
-#: Asks the worker to end its race.
-STOP = "stop"
-
-#: What a worker says beside events: it takes races, and its race has ended.
-READY, ENDED = "ready", "ended"
-
-#: Seconds that a worker has to end a race that it is asked to stop: Stop is promised within one.
-STOP_GRACE = 0.7
-
-#: Seconds that one call of the grammar engine may take; most take less than a thousandth of one.
-GRAMMAR_DEADLINE = 10.0
 
 
 def cause_of_death(exitcode: int | None) -> str:
@@ -292,10 +295,6 @@ def _prepare(host: Host, spec: ModelSpec, emit: Emit) -> None:
 def say(connection: Connection, message: Any) -> None:
     """Send the app an event as JSON, or READY or ENDED."""
     connection.send_bytes(json.dumps(message).encode())
-
-
-#: GPU seconds that a call declares: what Spaces suppose of a call that declares none.
-SECONDS = 60
 
 
 class ZeroGpuHost(Host):

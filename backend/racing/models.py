@@ -1,9 +1,9 @@
-"""The models that are loaded, kept within a budget of memory, and what passes of them cost."""
+"""The models that are loaded, within a budget of memory, and what their passes cost."""
 
 import gc
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -35,6 +35,19 @@ from backend.models.files import (
 )
 from backend.racing.sessions import Sessions
 from backend.types import ModelSpec
+
+#: Overrides the budget; in bytes.
+BUDGET_VARIABLE = "DECODE_DERBY_MODEL_BYTES"
+
+#: Of the memory there is: the rest is for activations, the page and everybody else.
+SHARE = 0.6
+
+#: Where Linux says what a container may use: a number of bytes, or "max".
+CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
+
+#: Seconds of warming up before a model's first race. Most races need the first of its passes alone;
+#: whoever has idle moments does the others in them.
+WARM_UP, FIRST_PASSES = 4.0, 0.4
 
 #: Bytes of weights from which on a model is large: an engine's second precision is its usual one.
 LARGE = 1e9
@@ -82,22 +95,6 @@ def usual_precision(spec: ModelSpec, say: Say) -> tuple[str, str]:
         f"{spec.name} would take {size(whole)} at {first} and takes {size(less)} at {others[0]}, "
         "where columns may differ in near ties"
     )
-
-
-#: Overrides the budget; in bytes.
-BUDGET_VARIABLE = "DECODE_DERBY_MODEL_BYTES"
-
-#: Of the memory there is: the rest is for activations, the page and everybody else.
-SHARE = 0.6
-
-#: Where Linux says what a container may use: a number of bytes, or "max".
-CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
-
-#: Seconds of warming up before a model's first race. Most races need the first of its passes alone;
-#: whoever has idle moments does the others in them.
-WARM_UP, FIRST_PASSES = 4.0, 0.4
-
-Say = Callable[[str], None]
 
 
 def declared(name: str) -> EngineDeclaration:
@@ -171,7 +168,8 @@ class LoadedModels:
             say(f"Loading {spec}...")
         self._loaded[spec] = engine = kind.open(spec, say)
         self._free(0, beside=spec)  # it may have turned out larger than was estimated
-        self._cold[spec] = engine.warm_up()
+        if isinstance(engine, Engine):
+            self._cold[spec] = engine.warm_up()
         began = perf_counter()
         while perf_counter() - began < self._warm_up and self.warm_up():
             pass

@@ -28,6 +28,10 @@ from backend.types import LAST_LAYER, PREFILL_CHUNK, Arrays, HiddenStates, Layer
 #: most, all together.
 STEP, BUDGET = 1024, 1 << 30
 
+#: What a cache fits to, as the file's metadata has it: `model` is the digest of the weights.
+FORMAT = "decode-derby-cache-3"
+_TOKENS = "tokens"
+
 
 class Place(NamedTuple):
     """Whose session it is: of this visitor's column of that number, its target, of which it shows
@@ -125,11 +129,6 @@ class Sessions:
 def common_length(one: Sequence[int], other: Sequence[int]) -> int:
     """How many tokens two texts have in common from the start."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
-
-
-#: What a cache fits to, as the file's metadata has it: `model` is the digest of the weights.
-FORMAT = "decode-derby-cache-3"
-_TOKENS = "tokens"
 
 
 def require_cache(engine: Engine) -> None:

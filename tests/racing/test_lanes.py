@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -40,9 +40,6 @@ class Model:
     spec: ModelSpec | None = None
     weight_bytes: int = 0
     stops: int = 0
-
-    def warm_up(self) -> Iterator[None]:
-        yield from ()
 
     def synchronize(self) -> None: ...
 

@@ -1,26 +1,34 @@
-"""Loaded models and caches: each model once, within a budget of bytes, and what a race needs
-stays.
+"""Loaded models: each once, within a budget of bytes that caches share. What a race needs stays,
+and what cannot be had fails its own columns. A large model
+without a precision runs at the second one.
 """
 
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+import chat_model
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from races import FAKE as FAKE_SPEC
 from races import board_after, events_of
+from safetensors.torch import save_file
 
 from backend import costs as measuring
+from backend.cli.options import Target
 from backend.engines.fake import FAKE, WEIGHT_BYTES, FakeEngine
 from backend.engines.heads.file import HeadShape, write_head
 from backend.engines.registry import engine_named
 from backend.errors import DerbyError
+from backend.machine import computes_bf16
+from backend.models.files import weights_in
 from backend.racing import models as loading
-from backend.racing.models import BUDGET_VARIABLE, SHARE, LoadedModels, model_budget
+from backend.racing.models import BUDGET_VARIABLE, SHARE, LoadedModels, model_budget, usual_spec
 from backend.racing.race import Race
 from backend.racing.sessions import STEP
 from backend.results.scoreboard import Score
@@ -47,11 +55,11 @@ def scores(models: LoadedModels, *names: str, target: ModelSpec = FAKE_SPEC) -> 
     return board_after(race.columns, events_of(race, models)).scores
 
 
-@settings(max_examples=12)  # each model dropped costs a garbage collection
+@settings(max_examples=6)  # each model dropped costs a garbage collection
 @given(st.integers(1, 4), st.lists(st.sampled_from(SPECS), max_size=8))
-def test_as_many_stay_as_fit_and_they_are_the_last_used(room: int, asked: list[ModelSpec]) -> None:
+def test_as_many_stay_as_fit_and_they_are_the_last_used(room: int, used: list[ModelSpec]) -> None:
     models, latest = room_for(room), list[ModelSpec]()
-    for spec in asked:
+    for spec in used:
         models.begin([spec])
         assert models.get(spec, quiet) is models.get(spec, quiet)
         latest = [*(other for other in latest if other != spec), spec][-room:]
@@ -101,28 +109,6 @@ def test_what_cannot_be_had_fails_its_own_columns_and_is_tried_once_a_race(
         states = [score.state for score in scores(models, *names)]
         assert states == ["done", "failed", "failed", "done"]
     assert tried == ["fake", "none", "none"]
-
-
-def test_a_draft_without_room_fails_its_own_column_and_a_copy_is_done_without() -> None:
-    kv, other = scores(room_for(1), "kv", "speculative:draft=fake-draft")
-    assert (kv.state, other.state) == ("done", "failed")
-    assert "takes 1.0 MB" in other.message
-
-
-def test_a_model_larger_than_its_estimate_takes_the_room_of_those_not_needed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    models = room_for(2)
-    models.get(ONE, quiet)
-    monkeypatch.setattr(
-        FakeEngine,
-        "weight_bytes",
-        property(lambda engine: WEIGHT_BYTES * (2 if engine.spec == TWO else 1), lambda *_: None),
-        raising=False,  # each engine sets its own
-    )
-    models.begin([TWO])
-    models.get(TWO, quiet)
-    assert loaded(models) == [TWO]
 
 
 ROWS = len("Hi") + 12
@@ -209,20 +195,15 @@ def test_warming_up_ends_after_some_seconds_however_much_is_left(
     assert len(widths) == 64
 
 
-@pytest.mark.parametrize("stated", ["0", "-5", "4GB", "1e9", "²"])
-def test_a_budget_that_cannot_be_read_is_a_sentence(
-    monkeypatch: pytest.MonkeyPatch, stated: str
-) -> None:
-    monkeypatch.setenv(BUDGET_VARIABLE, stated)
-    with pytest.raises(DerbyError, match=BUDGET_VARIABLE):
-        LoadedModels().get(ONE, quiet)
-
-
 def test_the_budget_is_what_is_stated_or_a_share_of_what_there_is(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv(BUDGET_VARIABLE, " 12345 ")
     assert model_budget() == 12345
+    for text in ("0", "-5", "4GB", "\u00b2"):
+        monkeypatch.setenv(BUDGET_VARIABLE, text)
+        with pytest.raises(DerbyError, match=BUDGET_VARIABLE):
+            model_budget()
     monkeypatch.delenv(BUDGET_VARIABLE)
     limit = tmp_path / "memory.max"
     monkeypatch.setattr(loading, "CONTAINER_LIMIT", limit)
@@ -232,3 +213,65 @@ def test_the_budget_is_what_is_stated_or_a_share_of_what_there_is(
     assert model_budget() == whole
     limit.write_text("1000000\n")
     assert model_budget() == int(SHARE * 1_000_000)
+
+
+@pytest.mark.parametrize(
+    ("engine", "first", "second"), [("openvino", "fp32", "int8"), ("torch", "fp32", "bf16")]
+)
+def test_a_large_model_of_ones_own_runs_at_the_second_precision_and_says_why(
+    engine: str, first: str, second: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Models of gigabytes were converted to fp32 and loaded at twice their size or more."""
+    monkeypatch.setattr(loading, "computes_bf16", lambda: True)
+    spec, sentences = ModelSpec(str(chat_model.make(tmp_path)), engine), list[str]()
+    assert usual_spec(spec, sentences.append).precision == first
+    assert sentences == []
+    monkeypatch.setattr(loading, "LARGE", 1e3)
+    assert usual_spec(spec, sentences.append).precision == second
+    (sentence,) = sentences
+    assert f"it runs at {second}" in sentence
+    assert f"or at {first} with --precision {first}" in sentence
+    named = Target(spec.name, engine, first)
+    assert named.spec.precision == first, "who names one gets it"
+    assert Target(spec.name, engine).spec.precision == second
+
+
+def test_a_processor_without_bf16_runs_a_large_model_at_fp32(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It computes bf16 by detours, and several times as slowly."""
+    monkeypatch.setattr(loading, "LARGE", 1e3)
+    facts = tmp_path / "cpuinfo"
+    for flags, precision in (("fpu avx2 avx512f", "fp32"), ("fpu avx512_bf16 amx_tile", "bf16")):
+        facts.write_text(f"model name : x\nflags : {flags}\n")
+        monkeypatch.setattr(loading, "computes_bf16", partial(computes_bf16, facts))
+        spec = ModelSpec(str(chat_model.make(tmp_path / flags)), "torch")
+        assert usual_spec(spec, lambda _: None).precision == precision
+        assert usual_spec(replace(spec, device="CUDA"), lambda _: None).precision == "bf16"
+
+
+@pytest.mark.parametrize(
+    "spec", [ModelSpec(), ModelSpec("fake", "fake"), ModelSpec("/no/such/model")]
+)
+def test_all_others_run_at_the_first(spec: ModelSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "LARGE", 0.0)
+    assert usual_spec(spec, pytest.fail).precision == "fp32"
+
+
+def test_a_ready_made_model_runs_as_it_is_stored(tmp_path: Path) -> None:
+    """It was asked for at fp32, and then refused: "choose int4 instead of 'fp32'"."""
+    folder = chat_model.make(tmp_path)
+    (folder / "model.safetensors").unlink()
+    (folder / "openvino_model.bin").write_bytes(b"")
+    for kinds, precision in (("u8 i4", "int4"), ("f32 i8", "int8"), ("f16", "fp32")):
+        written = "".join(f'<data element_type="{kind}" />' for kind in kinds.split())
+        (folder / "openvino_model.xml").write_text(written)
+        assert usual_spec(ModelSpec(str(folder)), pytest.fail).precision == precision
+
+
+def test_weights_are_counted_once(tmp_path: Path) -> None:
+    """Makers' own files beside transformers' doubled every estimate."""
+    save_file({"a": torch.zeros(6, 5)}, tmp_path / "model-1.safetensors")
+    save_file({"a": torch.zeros(6, 5)}, tmp_path / "consolidated.safetensors")
+    save_file({"b": torch.zeros(4, 16)}, tmp_path / "model-2.safetensors")
+    assert weights_in(tmp_path) == 30 + 64

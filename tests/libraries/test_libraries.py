@@ -1,0 +1,196 @@
+"""transformers and openvino-genai as columns: plain, with prompt lookup and with a draft they write
+what our own loop writes on the same weights; what they draw depends on the seed alone; they stop,
+follow grammars, and refuse in a sentence.
+"""
+
+import re
+import shutil
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from families import byte_tokenizer, make, random_model
+from races import board_after, events_of
+
+from backend.errors import DerbyError
+from backend.events import Event, Finished, Step
+from backend.grammar.sources import GrammarSource, shipped
+from backend.libraries.openvino_genai import generation_arguments
+from backend.racing.models import LoadedModels
+from backend.racing.race import Race
+from backend.results.scoreboard import Score
+from backend.strategies.column import default_column, parse_column
+from backend.types import ModelSpec, Request, Sampling
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+#: What is looked up in itself.
+PROMPT = "the cat and the dog, the cat and the "
+
+#: The columns of a library: the engine of ours that is like it, and how they draft.
+COLUMNS = {
+    "transformers": ("torch", ("", ":lookup=5", ":draft=DRAFT,k=3")),
+    "openvino_genai": ("openvino", ("", ":lookup=5", ":draft=int8,k=3")),
+}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A target, a draft of its vocabulary that often agrees, and one with another vocabulary; what
+    is prepared lies in a cache of their own.
+    """
+    root = tmp_path_factory.mktemp("models")
+    make("llama", root / "target")
+    make("llama", root / "draft", spread=0.14)
+    tokenizer = byte_tokenizer()
+    tokenizer.add_tokens(["<|another|>"], special_tokens=True)
+    tokenizer.save_pretrained(root / "other")
+    other = random_model("llama", vocab_size=258, hidden_size=32, num_hidden_layers=1)
+    other.save_pretrained(root / "other")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DECODE_DERBY_CACHE", str(root / "cache"))
+        yield root
+
+
+@pytest.fixture(scope="module")
+def models() -> LoadedModels:
+    return LoadedModels()
+
+
+@pytest.fixture(params=COLUMNS)
+def library(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+def request_of(sampling: Sampling = Sampling(), **more: object) -> Request:  # noqa: B008
+    fields: dict[str, object] = {"max_new_tokens": 48, "chat": False, "ignore_eos": True, **more}
+    return Request(PROMPT, sampling=sampling, **fields)  # pyright: ignore[reportArgumentType]
+
+
+def race_of(
+    folders: Path, library: str, request: Request, *columns: str, grammar: str = ""
+) -> Race:
+    source = GrammarSource("regex", grammar, "own") if grammar else None
+    words = [column.replace("DRAFT", str(folders / "draft")) for column in columns]
+    parsed = tuple(parse_column(each, source) for each in words)
+    return Race(request, parsed, ModelSpec(str(folders / "target"), COLUMNS[library][0]))
+
+
+def raced(race: Race, models: LoadedModels) -> Sequence[Score]:
+    """What the columns write in one race, in which none fails."""
+    scores = board_after(race.columns, events_of(race, models)).scores
+    assert not any(score.message for score in scores), [score.message for score in scores]
+    return scores
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [request_of(), request_of(ignore_eos=False), request_of(Sampling(repetition_penalty=1.3))],
+    ids=["greedy", "that may end", "with a penalty"],
+)
+def test_every_column_writes_what_key_value_reuse_writes(
+    library: str, folders: Path, models: LoadedModels, request_: Request
+) -> None:
+    columns = [f"{library}{settings}" for settings in COLUMNS[library][1]]
+    plain, *others = raced(race_of(folders, library, request_, "kv", *columns), models)
+    assert [score.tokens for score in others] == [plain.tokens] * 3
+    once, looked, drafted = (score.steps for score in others)
+    assert once == len(plain.tokens)
+    if request_ == request_of():
+        assert once == 48
+        assert looked < once, "what was looked up is accepted"
+        assert drafted < once, "what the draft guessed is accepted"
+
+
+def test_drawn_texts_depend_on_the_seed_alone(
+    library: str, folders: Path, models: LoadedModels
+) -> None:
+    """Columns of transformers in turns draw from one generator of torch's."""
+    drawn = {"temperature": 1.0, "top_k": 40, "top_p": 0.9, "min_p": 0.01}
+    request = request_of(Sampling(**drawn, repetition_penalty=1.1, seed=7))
+    plans = COLUMNS[library][1] if library == "transformers" else ("",)
+    columns = [f"{library}{settings}" for settings in plans]
+    race = race_of(folders, library, request, *columns, *columns)
+    together = [score.tokens for score in raced(race, models)]
+    alone = [
+        raced(race_of(folders, library, request, column), models)[0].tokens for column in columns
+    ]
+    assert together == alone + alone
+    another = request_of(Sampling(**drawn, seed=8))
+    assert raced(race_of(folders, library, another, library), models)[0].tokens != alone[0]
+
+
+def test_a_stop_string_ends_the_text_in_front_of_itself(
+    library: str, folders: Path, models: LoadedModels
+) -> None:
+    """transformers takes none beside a draft."""
+    (endless,) = raced(race_of(folders, library, request_of(), "kv"), models)
+    stop = re.findall("[!-~]{2}", endless.text)[-1]
+    plans = COLUMNS[library][1][: 2 if library == "transformers" else 3]
+    columns = [f"{library}{settings}" for settings in plans]
+    race = race_of(folders, library, request_of(stop=(stop,)), "kv", *columns)
+    texts = [score.text for score in raced(race, models)]
+    assert texts == [endless.text[: endless.text.index(stop)]] * len(texts)
+
+
+def test_a_stopped_race_ends_every_generation(
+    library: str, folders: Path, models: LoadedModels
+) -> None:
+    events: list[Event] = []
+    columns = (library, f"{library}:lookup=2")
+    race = race_of(folders, library, request_of(max_new_tokens=200), *columns)
+    race.run(models, events.append, lambda: sum(isinstance(e, Step) for e in events) > 3)
+    assert [e.reason for e in events if isinstance(e, Finished)] == ["stopped"] * 2
+    assert torch.is_grad_enabled(), "generate() has put back what it switched off"
+    for thread in threading.enumerate():
+        if thread.name == "library":
+            thread.join(5)
+            assert not thread.is_alive()
+
+
+def test_what_transformers_cannot_load_or_do_fails_its_own_column(
+    folders: Path, models: LoadedModels
+) -> None:
+    broken = folders / "broken"
+    make("llama", broken)
+    (broken / "model.safetensors").write_bytes(b"no weights")
+    settings = ("", ":lookup=2,draft=DRAFT", *(f":{s}={broken}" for s in ("draft", "model")))
+    columns = [f"transformers{each}" for each in (*settings, f":draft={folders}/other")]
+    race = race_of(folders, "transformers", request_of(), *columns)
+    scores = board_after(race.columns, events_of(race, models)).scores
+    assert [score.state for score in scores] == ["done", *["failed"] * 4]
+    assert "leave one out" in scores[1].message
+    assert all("broken" in score.message for score in scores[2:4])
+    assert "vocabular" in scores[4].message
+
+
+def test_openvino_genai_follows_a_grammar(folders: Path, models: LoadedModels) -> None:
+    columns = [f"openvino_genai{each}" for each in (":grammar=own", ":lookup=4,grammar=own")]
+    request = request_of(ignore_eos=False)
+    race = race_of(folders, "openvino_genai", request, *columns, grammar="[ab]{3}c\n")
+    assert all(re.fullmatch("[ab]{3}c", score.text) for score in raced(race, models))
+    for source in shipped().values():
+        settings = {**default_column("openvino_genai").settings(), "grammar": source}
+        if source.kind in ("json_schema", "regex"):
+            arguments = generation_arguments(request, settings)
+            assert list(arguments["structured_output_config"]) == [source.kind]
+        else:
+            with pytest.raises(DerbyError, match="choose another grammar"):
+                generation_arguments(request, settings)
+
+
+def test_a_ready_made_model_runs_as_it_is(
+    folders: Path, models: LoadedModels, tmp_path: Path
+) -> None:
+    """As a column's own model, and as the draft of one."""
+    (own,) = raced(race_of(folders, "openvino_genai", request_of(), "openvino_genai"), models)
+    graph = (folders / "cache").glob("openvino-genai-fp32-*/openvino_model.*")
+    for path in (*graph, *(folders / "target").glob("*.json")):
+        shutil.copy(path, tmp_path)
+    columns = (f"openvino_genai:{role}={tmp_path}" for role in ("model", "draft"))
+    race = race_of(folders, "openvino_genai", request_of(), *columns)
+    ready_made, drafted = raced(race, models)
+    assert own.tokens == ready_made.tokens == drafted.tokens
+    assert drafted.steps <= 48 / 4
