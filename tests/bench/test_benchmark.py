@@ -209,7 +209,7 @@ def test_enough_prompts_give_an_interval_and_repeats_are_no_other_prompts() -> N
 
 @pytest.mark.parametrize("clock", ["own", "server"])
 def test_shares_are_of_all_guesses_and_only_an_own_clock_has_an_interval(clock: str) -> None:
-    of = replace(plan("lookup"), prompts=tuple(Prompt("any", text) for text in "abcd"))
+    of = replace(plan("lookup"), prompts=tuple(Prompt("any", text) for text in "abcde"))
     base = Figures(
         speedup=1.0,
         ttft=9.0,
@@ -221,8 +221,8 @@ def test_shares_are_of_all_guesses_and_only_an_own_clock_has_an_interval(clock: 
         clock="own",
     )
     columns = [
-        {"speedup": 1.5 + number, "drafted": 10, "accepted": number, "clock": clock}
-        for number in range(4)
+        {"speedup": speedup, "drafted": 10, "accepted": number, "clock": clock}
+        for number, speedup in enumerate((1.5, 2.5, 3.5, 4.5, 0.0))
     ]
     rows = [
         Row(of=of.identity, job=number, turns=((base, base.model_copy(update=column)),))
@@ -230,7 +230,7 @@ def test_shares_are_of_all_guesses_and_only_an_own_clock_has_an_interval(clock: 
     ]
     assert len(results(measured(of, rows))) == 2, "one category is all there is"
     result = results(measured(of, rows))[1]
-    assert (result.speedup, result.acceptance) == (3.0, 6 / 40)
+    assert (result.speedup, result.acceptance) == (3.0, 10 / 50), "0: too short to tell"
     assert (result.interval is None) == (clock == "server")
 
 
