@@ -133,8 +133,8 @@ def template_options(thinking: Thinking) -> dict[str, bool]:
 
 def chat_messages(earlier: Turns, prompt: str) -> Messages:
     """The messages of earlier turns, and the user's next one."""
-    said = [(role, text) for turn in earlier for role, text in zip(_ROLES, turn, strict=True)]
-    return [{"role": role, "content": text} for role, text in (*said, ("user", prompt))]
+    messages = [(role, text) for turn in earlier for role, text in zip(_ROLES, turn, strict=True)]
+    return [{"role": role, "content": text} for role, text in (*messages, ("user", prompt))]
 
 
 #: Whose the texts of a turn are.

@@ -37,8 +37,8 @@ def step(
     origins: list[Origin] = ["drafted" if i < accepted else "sampled" for i in range(len(tokens))]
     spans = [[origin, chr(97 + token)] for origin, token in zip(origins, tokens, strict=True)]
     gaps = [gap] * len(tokens)
-    made = Step(column, list(tokens), origins, gaps, spans, 1, accepted, accepted, parts)
-    return replace(made, **more)
+    event = Step(column, list(tokens), origins, gaps, spans, 1, accepted, accepted, parts)
+    return replace(event, **more)
 
 
 def written(

@@ -84,12 +84,12 @@ def _arrays(part: Any) -> st.SearchStrategy[list[Any]]:
 def _objects(part: Any) -> st.SearchStrategy[dict[str, Any]]:
     named = {name: values(each) for name, each in part.get("properties", {}).items()}
     needed = {"kind", *part.get("required", [])} & named.keys()
-    made = st.fixed_dictionaries(
+    objects = st.fixed_dictionaries(
         {name: named[name] for name in needed},
         optional={name: each for name, each in named.items() if name not in needed},
     )
     if "additionalProperties" not in part:
-        return made
+        return objects
     more = values(part["additionalProperties"])
     return st.dictionaries(st.sampled_from(("draft", "mask", "total", "k")), more, max_size=4)
 
@@ -163,7 +163,7 @@ RECORDS = st.builds(
         st.text(max_size=9),
     ),
     st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=3).map(
-        lambda found: tuple(found.items())
+        lambda names: tuple(names.items())
     ),
     st.lists(EVENTS, max_size=12).map(tuple),
 )

@@ -21,17 +21,17 @@ INK, SOFT, FAINT, PLAIN, WINNER = "#1b2430", "#566273", "#eef1f5", "#64748b", "#
 
 def picture_of(record: RaceRecord) -> str:
     """Model and prompt, the headline, the bars, and where and when it was run."""
-    made = board(record)
-    result = result_of(made)
+    scoreboard = board(record)
+    result = result_of(scoreboard)
     height = TOP + COLUMN * len(result.rows) + FOOT
     target, machine = record.target, record.machine
     model = f"{model_title(target.name)}, {target.engine} {target.precision}"
-    said = headline(made, result)
+    sentences = headline(scoreboard, result)
     parts = [
         _text(MARGIN, 52, "Decode Derby", 30, WINNER, bold=True),
         _text(RIGHT, 52, model, 22, SOFT, "end"),
         _text(MARGIN, 98, shorten(record.request.prompt, 62, placeholder=" ..."), 28, bold=True),
-        *(_text(MARGIN, 138 + 30 * n, line, 24) for n, line in enumerate(wrap(said, 92)[:2])),
+        *(_text(MARGIN, 138 + 30 * n, line, 24) for n, line in enumerate(wrap(sentences, 92)[:2])),
     ]
     longest = max(
         [1.0, *((row.speedup.interval or (0, row.speedup.value))[1] for row in result.rows)]
@@ -45,13 +45,13 @@ def picture_of(record: RaceRecord) -> str:
         parts += [_text(one, bottom + 18, "KV reuse", 18, SOFT, "middle")]
     where = (
         f"{record.made[:10]}, {machine.processor or 'unknown processor'}, "
-        f"{counted(machine.cores, 'core')}. {doubt(made, result)}"
+        f"{counted(machine.cores, 'core')}. {doubt(scoreboard, result)}"
     )
     parts += [_text(MARGIN, bottom + 56, where, 20, SOFT)]
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '
         f'viewBox="0 0 {WIDTH} {height}" role="img" font-family="system-ui, sans-serif">\n'
-        f"<title>Decode Derby: a race</title>\n<desc>{_printed(said)}</desc>\n"
+        f"<title>Decode Derby: a race</title>\n<desc>{_printed(sentences)}</desc>\n"
         f"{_box(0, 0, WIDTH, height, '#ffffff')}{''.join(parts)}</svg>\n"
     )
 

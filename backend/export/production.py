@@ -77,26 +77,26 @@ def snippet(
     equivalent = column.strategy.equivalent({**column.settings(), **score.decision.settings})
     if score.decision.plain:
         equivalent = Equivalent(note="No guess paid here: this is plain decoding.")
-    made, settings = column, column.settings()
+    theirs, settings = column, column.settings()
     try:
         if column.name != template.library.name or not template.raced:
             settings = _settings(library, equivalent, column)
-            made = default_column(template.library.name).on(_place(column, template, target))
-            made = made.with_settings(settings) if template.raced else made
-        spec = made.target(target)
+            theirs = default_column(template.library.name).on(_place(column, template, target))
+            theirs = theirs.with_settings(settings) if template.raced else theirs
+        spec = theirs.target(target)
         _require_files({spec.name, *column.drafts.values()} - {BUILT_IN}, library)
         code = "\n".join(template.write(spec, request, settings)) + "\n"
     except DerbyError as error:
         return Snippet(template.language, "", str(error))
     notes = [equivalent.note]
-    if made is not column and request.sampling.temperature >= COLDEST:
+    if theirs is not column and request.sampling.temperature >= COLDEST:
         notes.append("At this temperature the library draws other tokens with the same seed.")
     if (precision := column.target(target).precision) != spec.precision:
         notes.append(f"The weights are {spec.precision} here; the column's were {precision}.")
     note = " ".join(filter(None, notes))
     if not template.raced:
         return Snippet(template.language, code, note)
-    return Snippet(template.language, code, note, made, _raced(board, made, target))
+    return Snippet(template.language, code, note, theirs, _raced(board, theirs, target))
 
 
 def _require_code(column: Column, score: Score, request: Request, library: str) -> None:

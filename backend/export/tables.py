@@ -42,9 +42,9 @@ def csv_table(record: RaceRecord) -> str:
     """One line for each column: every figure with its unit in the heading, the ends of the
     speed-up's interval, and how its text compares; "" for unknown values.
     """
-    made = board(record)
+    scoreboard = board(record)
     headings = ["column", *map(_heading, FIGURES), "speed-up, low", "speed-up, high"]
-    lines = (_line(made, row) for row in result_of(made).rows)
+    lines = (_line(scoreboard, row) for row in result_of(scoreboard).rows)
     return csv_of([[*headings, "verdict", "text", "message"], *lines])
 
 
@@ -53,8 +53,8 @@ def _heading(figure: Figure) -> str:
     return figure.title if known else f"{figure.title}, {figure.unit.name}"
 
 
-def _line(made: Scoreboard, row: Row) -> Iterator[object]:
-    yield made.columns[row.column].label
+def _line(scoreboard: Scoreboard, row: Row) -> Iterator[object]:
+    yield scoreboard.columns[row.column].label
     for figure in FIGURES:
         value = figure.value(row)
         percent = 100 if figure.unit.name == "%" else 1
@@ -67,20 +67,20 @@ def markdown(record: RaceRecord) -> str:
     """The headline, the table of figures, why each column is as fast as it is, and where the race
     ran. Whatever a record says is plain text here: no markup, no new cell, no new line.
     """
-    made = board(record)
-    result = result_of(made)
+    scoreboard = board(record)
+    result = result_of(scoreboard)
     headings = ["Column", *(figure.heading for figure in FIGURES), "text"]
     lines = [
         [row.name, *(figure.cell(row) for figure in FIGURES), mark(row) or DASH]
         for row in result.rows
     ]
     rules = [":--", *("--:" for _ in FIGURES), ":--"]
-    written = [map(_literal, headings), rules, *(map(_literal, line) for line in lines)]
+    table = [map(_literal, headings), rules, *(map(_literal, line) for line in lines)]
     parts = [
-        _literal(headline(made, result)),
-        _literal(doubt(made, result)),
-        "\n".join(f"| {' | '.join(line)} |" for line in written),
-        "\n".join(f"- {_literal(each)}" for each in reasons(made, result)),
+        _literal(headline(scoreboard, result)),
+        _literal(doubt(scoreboard, result)),
+        "\n".join(f"| {' | '.join(line)} |" for line in table),
+        "\n".join(f"- {_literal(each)}" for each in reasons(scoreboard, result)),
     ]
     return "\n\n".join([*filter(None, parts), f"{_literal(record.place)}."]) + "\n"
 
@@ -95,5 +95,5 @@ def files_of(record: RaceRecord) -> dict[str, str]:
     }
 
 
-def _literal(said: str) -> str:
-    return _MARKS.sub(r"\\\1", " ".join(said.split()))
+def _literal(text: str) -> str:
+    return _MARKS.sub(r"\\\1", " ".join(text.split()))

@@ -55,10 +55,10 @@ def assigned(name: str, text: str) -> list[str]:
     return [f"{name} = (", *(f"    {line!r}" for line in lines), ")"]
 
 
-def call(head: str, given: Iterable[Any] = (), arguments: Mapping[str, Any] | None = None) -> str:
+def call(head: str, values: Iterable[Any] = (), arguments: Mapping[str, Any] | None = None) -> str:
     """`head(...)` in Python: values by their places, then by their names, one a line."""
     named = (f"{name}={value!r}" for name, value in (arguments or {}).items())
-    inside = "".join(f"    {argument},\n" for argument in (*map(repr, given), *named))
+    inside = "".join(f"    {argument},\n" for argument in (*map(repr, values), *named))
     return f"{head}(\n{inside})"
 
 
@@ -88,14 +88,14 @@ def transformers_code(spec: ModelSpec, request: Request, settings: Settings) -> 
         arguments["assistant_model"] = Variable("draft")
     if request.stop:
         arguments["tokenizer"] = Variable("tokenizer")
-    asked = {"return_tensors": "pt"}
+    options = {"return_tensors": "pt"}
     if request.chat:
         messages = [{"role": "user", "content": Variable("prompt")}]
-        asked |= {"add_generation_prompt": True, "return_dict": True}
-        asked |= template_options(request.thinking)
-        yield call("inputs = tokenizer.apply_chat_template", [messages], asked)
+        options |= {"add_generation_prompt": True, "return_dict": True}
+        options |= template_options(request.thinking)
+        yield call("inputs = tokenizer.apply_chat_template", [messages], options)
     else:
-        yield call("inputs = tokenizer", [Variable("prompt")], asked)
+        yield call("inputs = tokenizer", [Variable("prompt")], options)
     yield "inputs = inputs.to(model.device)"
     if request.sampling.temperature >= COLDEST:
         yield f"torch.manual_seed({request.sampling.seed})"
@@ -221,8 +221,8 @@ def vllm_code(spec: ModelSpec, request: Request, settings: Settings) -> Iterable
 
 def _speculation(settings: Settings) -> dict[str, Any]:
     """The speculative_config; {}: plain decoding."""
-    if given := settings["speculative_config"]:
-        return given | ({"model": published(given["model"])} if "model" in given else {})
+    if config := settings["speculative_config"]:
+        return config | ({"model": published(config["model"])} if "model" in config else {})
     if k := settings["lookup"]:
         lookup = {"prompt_lookup_min": 1, "prompt_lookup_max": NGRAM}
         return {"method": "ngram", "num_speculative_tokens": k, **lookup}

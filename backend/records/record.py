@@ -142,14 +142,16 @@ def recorded(
     made: str = "",
 ) -> RaceRecord:
     """The record of a race that was run here; `made` is now unless it is given."""
-    kept = tuple(event for event in events if not isinstance(event, LEFT_OUT))
+    events = (event for event in events if not isinstance(event, LEFT_OUT))
     made = made or datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return RaceRecord(request, tuple(columns), target, made, this_machine(), versions(), kept)
+    return RaceRecord(
+        request, tuple(columns), target, made, this_machine(), versions(), tuple(events)
+    )
 
 
 def board(record: RaceRecord) -> Scoreboard:
     """The race as its reader saw it in the end."""
-    made = Scoreboard(record.columns)
+    scoreboard = Scoreboard(record.columns)
     for event in record.events:
-        made.add(event)
-    return made
+        scoreboard.add(event)
+    return scoreboard

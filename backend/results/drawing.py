@@ -103,7 +103,7 @@ def _detail(moment: Moment) -> Drawing | None:
     became of it, what the target chose behind that, and for each token that it committed the most
     likely ones in its place. None of what was no step.
     """
-    step, seen = moment.step, moment.proposed or Proposed(0, [], [], [], [], "")
+    step, proposed = moment.step, moment.proposed or Proposed(0, [], [], [], [], "")
     if step is None:
         return None
     return {
@@ -111,42 +111,46 @@ def _detail(moment: Moment) -> Drawing | None:
         "rows": step.rows,
         "ms": round(step.seconds["total"] * 1e3, 2),
         "parts": {name: round(s * 1e3, 2) for name, s in step.seconds.items() if name != "total"},
-        "tokens": seen.committed[:MOST],
-        "guesses": _guesses(seen)[:MOST],
-        "chosen": seen.chosen,
-        "window": sum(map(len, seen.window)),
-        "allowed": seen.allowed[0] if seen.allowed else None,
-        "top": [[[text, round(p, 4)] for text, p in each] for each in seen.top[:MOST]],
+        "tokens": proposed.committed[:MOST],
+        "guesses": _guesses(proposed)[:MOST],
+        "chosen": proposed.chosen,
+        "window": sum(map(len, proposed.window)),
+        "allowed": proposed.allowed[0] if proposed.allowed else None,
+        "top": [[[text, round(p, 4)] for text, p in each] for each in proposed.top[:MOST]],
     }
 
 
-def _guesses(seen: Proposed) -> list[list[Any]]:
+def _guesses(proposed: Proposed) -> list[list[Any]]:
     """Each proposed token: its text, who proposed it, what became of it, and its depth in the tree
     of guesses, 0 of one that the grammar cut off before the pass.
 
     The target chose a token behind the text so far and behind each accepted one, but behind the
     last of these only if the text went on.
     """
-    verified = len(seen.tokens) - seen.cut
-    parents: Sequence[int] = seen.parents or range(-1, verified - 1)
-    by = [name for name, count in seen.by for _ in range(count)]
-    chose = {-1, *(seen.path if seen.chosen else seen.path[:-1])}
+    verified = len(proposed.tokens) - proposed.cut
+    parents: Sequence[int] = proposed.parents or range(-1, verified - 1)
+    by = [name for name, count in proposed.by for _ in range(count)]
+    chose = {-1, *(proposed.path if proposed.chosen else proposed.path[:-1])}
     guesses, depths = list[list[Any]](), list[int]()
     for i, parent in enumerate(parents):
         depths.append(1 if parent < 0 else depths[parent] + 1)
         fate = "rejected" if parent in chose else "not reached"
-        fate = "accepted" if i in seen.path else fate
-        guesses.append([seen.tokens[i], by[i], fate, depths[i]])
-    return guesses + [[seen.tokens[i], by[i], "cut", 0] for i in range(verified, len(seen.tokens))]
+        fate = "accepted" if i in proposed.path else fate
+        guesses.append([proposed.tokens[i], by[i], fate, depths[i]])
+    return guesses + [
+        [proposed.tokens[i], by[i], "cut", 0] for i in range(verified, len(proposed.tokens))
+    ]
 
 
 def _why(board: Scoreboard, result: Result) -> Drawing:
     """The figures that any column has, the time of a pass over its rows, and sentences."""
-    known = [figure for figure in FIGURES if any(figure.value(r) is not None for r in result.rows)]
+    figures = [
+        figure for figure in FIGURES if any(figure.value(r) is not None for r in result.rows)
+    ]
     return {
         "figures": {
-            "headers": ["column", *(figure.heading for figure in known)],
-            "rows": [[row.name, *(figure.cell(row) for figure in known)] for row in result.rows],
+            "headers": ["column", *(figure.heading for figure in figures)],
+            "rows": [[row.name, *(figure.cell(row) for figure in figures)] for row in result.rows],
         },
         "curve": _curve(board, result),
         "reasons": reasons(board, result),

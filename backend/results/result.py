@@ -230,5 +230,5 @@ def sameness(board: Scoreboard, index: int) -> Sameness:
 
 
 def _doubt(board: Scoreboard) -> Doubt:
-    taken = board.conditions.others if board.conditions else 0.0
-    return "noisy" if taken > NOISY else "busy" if taken > BUSY else ""
+    others = board.conditions.others if board.conditions else 0.0
+    return "noisy" if others > NOISY else "busy" if others > BUSY else ""

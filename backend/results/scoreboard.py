@@ -366,8 +366,8 @@ class Scoreboard:
         self._agreed[index, reference] = agreed
         if agreed == compared:
             return None
-        known = not self.by_text(index) and agreed < len(base.gaps)
-        return Difference(agreed, base.gaps[agreed] if known else inf)
+        exact = not self.by_text(index) and agreed < len(base.gaps)
+        return Difference(agreed, base.gaps[agreed] if exact else inf)
 
     def must_match(self, index: int) -> bool:
         """True if the column must write what its reference writes."""

@@ -84,15 +84,15 @@ def doubt(board: Scoreboard, result: Result) -> str:
     return f"Speeds may be off: {_taken(board.conditions)}." if result.doubt == "busy" else ""
 
 
-def _taken(found: Conditions | None) -> str:
-    share = found.others if found else 0.0
+def _taken(conditions: Conditions | None) -> str:
+    share = conditions.others if conditions else 0.0
     return f"other programs used {share:.0%} of the machine"
 
 
-def taken_by_others(found: Conditions) -> str:
+def taken_by_others(conditions: Conditions) -> str:
     """How much of how many cores others used."""
-    cores = counted(found.cores, "core")
-    return f"other programs used {found.others:.0%} of {cores}"
+    cores = counted(conditions.cores, "core")
+    return f"other programs used {conditions.others:.0%} of {cores}"
 
 
 def mark(row: Row) -> str:

@@ -83,8 +83,8 @@ class Column:
         if self.name == SERVER.name:  # where it is and what it runs, in their own words
             parts = [changed.pop(name, "").removeprefix("http://") for name in ("at", "model")]
         parts += [f"{name}={text}" for name, text in changed.items()]
-        shown = ", ".join(filter(None, parts))
-        return f"{self.title} ({shown})" if shown else self.title
+        differences = ", ".join(filter(None, parts))
+        return f"{self.title} ({differences})" if differences else self.title
 
     def __str__(self) -> str:
         """The column as the command line takes it; `parse_column` reads it back."""

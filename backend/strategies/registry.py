@@ -41,5 +41,5 @@ def plugin_problems() -> tuple[str, ...]:
 
 @cache
 def _registered() -> tuple[Mapping[str, Strategy], tuple[str, ...]]:
-    found, problems = load_declared(GROUP, Strategy, OURS)
-    return MappingProxyType(found), problems
+    by_name, problems = load_declared(GROUP, Strategy, OURS)
+    return MappingProxyType(by_name), problems

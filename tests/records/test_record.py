@@ -59,15 +59,15 @@ def test_any_record_survives_its_file(record: RaceRecord) -> None:
 
 def test_a_race_of_every_strategy_survives_and_looks_as_it_was_seen() -> None:
     columns, request = [parse_column(name) for name in EVERY.split()], Request("Why is it so?", 20)
-    events, seen = race_events(request, columns), Scoreboard(columns)
+    events, scoreboard = race_events(request, columns), Scoreboard(columns)
     for event in events:
-        seen.add(event)
+        scoreboard.add(event)
     record = recorded(request, columns, FAKE, events)
     pretty = json.dumps(json.loads(as_bytes(record)), indent=1)
     read = from_bytes(pretty.encode())
     assert read == record
-    assert board(read).scores == seen.scores
-    assert board(read).conditions == seen.conditions
+    assert board(read).scores == scoreboard.scores
+    assert board(read).conditions == scoreboard.conditions
     assert board(read).ended
 
 

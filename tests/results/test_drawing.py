@@ -42,11 +42,11 @@ def test_what_is_drawn_at_the_end_is_the_result() -> None:
     assert drawn["finished"]
     base = next(i for i, row in enumerate(result.rows) if row.baseline)
     for index, row in enumerate(result.rows):
-        shown, moment = drawn["columns"][index], min(row.moment, result.moment or 0)
+        column, moment = drawn["columns"][index], min(row.moment, result.moment or 0)
         steps = lines(drawn, index)
         assert "".join(text for *_, spans, _ in steps for _, text in spans) == row.score.text
         assert amount(steps, moment) / amount(lines(drawn, base), moment) == pytest.approx(
-            shown["speedup"], rel=0.001
+            column["speedup"], rel=0.001
         )
     assert json.loads(json.dumps(drawn)) == drawn
 

@@ -57,15 +57,15 @@ def drafting(chance: random.Random) -> Steps:
 def raced(slow: Iterator[float], tokens: int, *columns: Steps) -> tuple[list[Commit], list[Commit]]:
     """Two columns that take turns, each with its own place in the memory: their commits."""
     commits = [[Commit(0.0, 1)], [Commit(0.0, 1)]]
-    written = [1, 1]
+    tokens_of = [1, 1]
     place = np.exp(np.random.default_rng(int(next(slow) * 1e9)).normal(0, 0.005, 2))
     on, until = 0, 0.0
-    while running := [i for i in (0, 1) if written[i] <= tokens]:
+    while running := [i for i in (0, 1) if tokens_of[i] <= tokens]:
         if on not in running or commits[on][-1].clock >= until:
             on = min(running, key=lambda i: commits[i][-1].clock)
             until = commits[on][-1].clock + TURN
         seconds, count, rows = next(columns[on])
-        written[on] += count
+        tokens_of[on] += count
         seconds *= place[on] * next(slow)
         commits[on].append(Commit(commits[on][-1].clock + seconds, count, rows))
     return commits[0], commits[1]
@@ -152,7 +152,7 @@ def test_what_comes_after_the_moment_changes_nothing() -> None:
 
 
 def test_a_column_of_few_steps_is_slower_if_all_of_them_are() -> None:
-    """A stateless column has written two tokens when the others are done."""
+    """A stateless column has tokens_of two tokens when the others are done."""
     few, many = every(0.7, 4), every(STEP, 70)
     ratio = in_common(few, many)
     assert ratio.below
@@ -196,8 +196,8 @@ def test_few_prompts_have_a_median_and_no_interval() -> None:
 
 
 def test_faster_and_slower_are_as_the_interval_is_written() -> None:
-    shown, open_ = Ratio(1.2, 1.1, 1.31, 9), Ratio(1.1, 1.004, 1.2, 9)
-    assert (shown.above, shown.below, open_.above, open_.below) == (True, False, False, False)
+    clear, open_ = Ratio(1.2, 1.1, 1.31, 9), Ratio(1.1, 1.004, 1.2, 9)
+    assert (clear.above, clear.below, open_.above, open_.below) == (True, False, False, False)
 
 
 def test_students_t_is_right() -> None:
