@@ -22,21 +22,21 @@ class Kernels(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         assert func.overloadpacket.__name__ not in ASKING, func
-        found = func(*args, **(kwargs or {}))
-        self._launched.append((func, args, kwargs or {}, found))
-        return found
+        results = func(*args, **(kwargs or {}))
+        self._launched.append((func, args, kwargs or {}, results))
+        return results
 
     def replay(self) -> None:
         with torch.inference_mode():
-            for func, args, kwargs, found in self._launched:
+            for func, args, kwargs, results in self._launched:
                 again = func(*args, **kwargs)
-                for old, new in zip(tensors(found), tensors(again), strict=True):
+                for old, new in zip(tensors(results), tensors(again), strict=True):
                     if old.data_ptr() != new.data_ptr():
                         old.copy_(new)
 
 
-def tensors(found: Any) -> list[torch.Tensor]:
-    parts = found if isinstance(found, tuple | list) else [found]
+def tensors(results: Any) -> list[torch.Tensor]:
+    parts = results if isinstance(results, tuple | list) else [results]
     return [part for part in parts if isinstance(part, torch.Tensor)]
 
 

@@ -12,8 +12,8 @@ def stating(file: str, **facts: Any) -> Damage:
     """A JSON file that says this instead."""
 
     def damage(folder: Path) -> None:
-        said = json.loads((folder / file).read_text())
-        (folder / file).write_text(json.dumps(said | facts))
+        stated = json.loads((folder / file).read_text())
+        (folder / file).write_text(json.dumps(stated | facts))
 
     return damage
 

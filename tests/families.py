@@ -312,7 +312,7 @@ def tiny_engine(name: str, capture: "Capture | None" = None) -> "TorchEngine":
 
 
 def auto_class(config: Any) -> Any:
-    """What makes and loads a whole model with this configuration."""
+    """The transformers class that makes and loads a model of this configuration."""
     from transformers import (
         MODEL_FOR_CAUSAL_LM_MAPPING,
         AutoModelForCausalLM,

@@ -29,8 +29,8 @@ def plugin_problems() -> tuple[str, ...]:
 
 @cache
 def _registered() -> tuple[Mapping[str, EngineDeclaration], tuple[str, ...]]:
-    found, problems = load_declared(GROUP, EngineDeclaration, OURS)
-    return MappingProxyType(found), problems
+    declared, problems = load_declared(GROUP, EngineDeclaration, OURS)
+    return MappingProxyType(declared), problems
 
 
 def engine_named(name: str) -> EngineDeclaration:

@@ -215,13 +215,13 @@ def _text_config(folder: Path, name: str) -> dict[str, Any]:
     # transformers knows; it takes seconds to import, so it is asked only then.
     from transformers import AutoConfig
 
-    whole = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    text = whole.get_text_config(decoder=True)
+    checkpoint = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    text = checkpoint.get_text_config(decoder=True)
     length = next(filter(None, (getattr(text, name, None) for name in LENGTHS)), None)
     config = {**text.to_dict(), "max_position_embeddings": length or ENDLESS_CONTEXT}
     if not _is_complete(config):
         raise DerbyError(
-            f"The {whole.model_type} model in {name!r} does not state its vocabulary size: choose "
+            f"The {text.model_type} model in {name!r} does not state its vocabulary size: choose "
             "a causal language model."
         )
     return config

@@ -255,8 +255,8 @@ def test_on_openvino_the_columns_agree_and_equal_torch(models: Models, name: str
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", marked([*NOT_ON_OPENVINO, *families.RECURRENT]))
 def test_what_openvino_cannot_run_is_a_sentence(models: Models, name: str) -> None:
-    said = re.escape(NOT_ON_OPENVINO.get(name, ""))
-    with pytest.raises(DerbyError, match=f"OpenVINO cannot run .*{said}"):
+    reason = re.escape(NOT_ON_OPENVINO.get(name, ""))
+    with pytest.raises(DerbyError, match=f"OpenVINO cannot run .*{reason}"):
         models.openvino(name)
 
 

@@ -57,7 +57,7 @@ def a_module() -> TorchHead:
 
 
 MODULE = a_module()
-FILE = HeadFile(SHAPE, {k: v.numpy() for k, v in MODULE.state_dict().items()}, KNOWN, "", "")
+FILE = HeadFile(SHAPE, {k: v.numpy() for k, v in MODULE.state_dict().items()}, KNOWN, "")
 RECORDER = Recorder()
 
 
@@ -104,9 +104,9 @@ def heads() -> dict[str, Head]:
     }
 
 
-def assert_same(one: HeadNetwork, other: HeadNetwork, tokens: list[int], held: int) -> None:
-    states = np.random.default_rng(held).normal(size=(len(tokens), 32)).astype(np.float32)
-    got, wanted = (net.read(held, tokens, states, wanted=True) for net in (one, other))
+def assert_same(one: HeadNetwork, other: HeadNetwork, tokens: list[int], length: int) -> None:
+    states = np.random.default_rng(length).normal(size=(len(tokens), 32)).astype(np.float32)
+    got, wanted = (net.read(length, tokens, states, wanted=True) for net in (one, other))
     np.testing.assert_allclose(got, wanted, atol=1e-3)
 
 
@@ -117,15 +117,15 @@ def test_every_ring_is_the_one_on_the_host(
     heads: dict[str, Head], name: str, data: st.DataObject
 ) -> None:
     """Chunks of any size, round the ring more than once; guesses give way to the text."""
-    one, other, held = HeadNetwork(heads[name]), HeadNetwork(HostHead()), 1
+    one, other, length = HeadNetwork(heads[name]), HeadNetwork(HostHead()), 1
     for _ in range(data.draw(st.integers(1, 8))):
         tokens = data.draw(st.lists(st.integers(0, 59), min_size=1, max_size=SHAPE.window))
-        assert_same(one, other, tokens, held)
-        held += len(tokens)
+        assert_same(one, other, tokens, length)
+        length += len(tokens)
         for i, token in enumerate(data.draw(st.lists(st.integers(0, 59), max_size=3))):
-            assert_same(one, other, [token], held + i)
-        one.rewind(held)
-        other.rewind(held)
+            assert_same(one, other, [token], length + i)
+        one.rewind(length)
+        other.rewind(length)
     one.close()
 
 
@@ -163,43 +163,38 @@ def test_tables_are_read_in_every_type_that_weights_come_in(
 
 
 @pytest.mark.model
-@pytest.mark.parametrize("engine", ["openvino", "torch"])
-def test_features_are_what_the_output_projection_reads(engine: str) -> None:
-    """Of every row, whether its logits were asked for or not."""
-    loaded = LoadedModels(idle_warm_up=True).get(ModelSpec(engine=engine), print)
+@pytest.mark.parametrize("engine", ["openvino", pytest.param("torch", marks=pytest.mark.thorough)])
+def test_features_are_what_the_output_projection_reads_and_guesses_of_them_are_often_right(
+    engine: str,
+) -> None:
+    """Of every row, whether its logits were asked for or not. A broken cache, a feature off by one
+    or a wrong token map would fall far below the floor.
+    """
+    models, spec = LoadedModels(idle_warm_up=True), ModelSpec(engine=engine)
+    target = models.get(spec, print)
     table = tensor(model_files("built-in", print).folder, INPUT)
-    session = loaded.open()
-    tokens = loaded.tokenizer.encode("The capital of France is Paris.", chat=True)
+    session = target.open()
+    tokens = target.tokenizer.encode("The capital of France is Paris.", chat=True)
     logits = session.forward(tokens, chain_parents(len(tokens)), (2, len(tokens) - 1))
     features = session.hidden_states()
     assert features.shape == (len(tokens), table.shape[1])
     assert np.abs(features[[2, -1]] @ table.T - logits).max() < 1e-3
-    session.keep(range(len(tokens)))
-    session.forward([5], [-1], ())
-    assert session.hidden_states().shape == (1, table.shape[1])
-    assert np.abs(features[[2, -1]] @ table.T - logits).max() < 1e-3, "it was a copy"
     session.close()
-
-
-@pytest.mark.model
-@pytest.mark.parametrize("engine", ["openvino", pytest.param("torch", marks=pytest.mark.thorough)])
-def test_the_target_often_agrees_with_it(engine: str) -> None:
-    """A floor: a broken cache, a feature off by one or a wrong token map would fall far below."""
-    column = parse_column("speculative:draft=trained,k=1")
-    race = Race(Request(PROMPTS[2].text, 48), (column,), ModelSpec(engine=engine))
-    score = run_solo(race, 0, LoadedModels(idle_warm_up=True))
+    race = Race(
+        Request(PROMPTS[2].text, 32), (parse_column("speculative:draft=trained,k=1"),), spec
+    )
+    score = run_solo(race, 0, models)
     assert score.accepted / score.drafted > 0.3
 
 
 @pytest.mark.model
-def test_the_shipped_draft_is_small_and_was_trained_for_the_built_in_model(
+def test_the_shipped_draft_was_trained_for_the_built_in_model(
     tmp_path: Path,
 ) -> None:
-    """A model made otherwise here, in a byte, would be another one to its own draft. What is read
+    """A built-in model of another fingerprint would be another one to its own draft. What is read
     is written again as it was.
     """
     file, files = read_head(SHIPPED), model_files("built-in", print)
-    assert SHIPPED.stat().st_size <= 25e6
     assert (np.diff(file.tokens) > 0).all()
     assert 0 <= file.tokens[0] <= file.tokens[-1] < files.vocab_size
     assert file.target == files.fingerprint

@@ -34,7 +34,7 @@ class FakeHub:
 
     cache: Path
     repositories: dict[str, Sequence[str]] = field(default_factory=dict)
-    asked: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
     online: bool = True
 
     def snapshot_download(
@@ -45,7 +45,7 @@ class FakeHub:
         ignore_patterns: Sequence[str],
         local_files_only: bool,
     ) -> str:
-        self.asked.append(name)
+        self.requests.append(name)
         folder = self.cache / name
         if self.online and not local_files_only and name in self.repositories:
             for file in self.repositories[name]:
@@ -79,7 +79,7 @@ def test_data_of_the_top_folder_alone_is_fetched_and_the_hub_is_asked_once(hub: 
     for _ in range(2):
         assert model_files("owner/one", quiet).folder == hub.cache / "owner/one"
     assert hub.files("owner/one") == {*FILES, "chat_template.jinja"}
-    assert hub.asked == ["owner/one"]
+    assert hub.requests == ["owner/one"]
 
 
 def test_a_gguf_file_is_named_and_comes_with_its_other_parts(hub: FakeHub) -> None:

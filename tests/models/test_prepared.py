@@ -52,13 +52,13 @@ def test_an_ir_of_another_version_of_a_converter_is_made_anew(
     monkeypatch: pytest.MonkeyPatch, own_cache: Path
 ) -> None:
     """One that an older optimum-intel or OpenVINO had written was used for ever."""
-    made: list[Path] = []
+    builds: list[Path] = []
     monkeypatch.setattr(export, "model_files", lambda *_, **__: Files())
-    monkeypatch.setattr(export, "_convert", lambda folder, *_: made.append(folder))
+    monkeypatch.setattr(export, "_convert", lambda folder, *_: builds.append(folder))
     for installed in ("1", "1", "2"):
         monkeypatch.setattr(cache, "version", lambda _package, installed=installed: installed)
         export.openvino_ir(export.ModelSpec("owner/model"), print)
-    assert len(made) == 2
+    assert len(builds) == 2
     assert len([path for path in own_cache.iterdir() if path.is_dir()]) == 1, "in its place"
 
 

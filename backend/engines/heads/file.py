@@ -143,10 +143,10 @@ def tensor(folder: Path, name: str) -> Floats:
     for path in sorted(folder.glob("*.safetensors")):
         with path.open("rb") as file:
             size = int.from_bytes(file.read(8), "little")
-            found = json.loads(file.read(size)).get(name)
-        if found is not None and found["dtype"] in TYPES:
-            kind, place = TYPES[found["dtype"]], 8 + size + found["data_offsets"][0]
-            values = np.memmap(path, kind, "c", place, tuple(found["shape"]))
+            entry = json.loads(file.read(size)).get(name)
+        if entry is not None and entry["dtype"] in TYPES:
+            kind, place = TYPES[entry["dtype"]], 8 + size + entry["data_offsets"][0]
+            values = np.memmap(path, kind, "c", place, tuple(entry["shape"]))
             if kind is np.uint16:
                 values = (values.astype(np.uint32) << 16).view(np.float32)
             return np.asarray(values, dtype=np.float32)

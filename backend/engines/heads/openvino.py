@@ -120,9 +120,9 @@ def head_graph(shape: HeadShape, norms: Weights, matrices: Matrices, n: int) -> 
         projected = product(read, own("q_proj"), own("k_proj"), own("v_proj"))
         turning, v = parts(shaped(projected, n, heads + 2 * kv, d), 1, heads + kv, kv)
         a, b = parts(turning, 2, d // 2, d // 2)
-        left = ops.subtract(ops.multiply(a, cos), ops.multiply(b, sin))
-        right = ops.add(ops.multiply(b, cos), ops.multiply(a, sin))
-        q, k = parts(ops.concat([left, right], 2), 1, heads, kv)
+        real = ops.subtract(ops.multiply(a, cos), ops.multiply(b, sin))
+        imaginary = ops.add(ops.multiply(b, cos), ops.multiply(a, sin))
+        q, k = parts(ops.concat([real, imaginary], 2), 1, heads, kv)
         rows = [ops.transpose(each, axes(1, 0, 2)) for each in (k, v)]
         new += [shaped(each, 1, kv, n, d) for each in rows]
         keys, values = (
@@ -215,10 +215,9 @@ class BoundRequest:
         import openvino as ov
 
         self._request = compiled.create_infer_request()
-        made = [np.zeros(port.shape, np.float32) for port in compiled.inputs[:4]]
-        for index, array in enumerate([*made, *ring]):
+        self.inputs = [np.zeros(port.shape, np.float32) for port in compiled.inputs[:4]]
+        for index, array in enumerate([*self.inputs, *ring]):
             self._request.set_input_tensor(index, ov.Tensor(array, shared_memory=True))
-        self.inputs = made
         self._outputs = [np.zeros(port.shape, np.float32) for port in compiled.outputs]
         for index, array in enumerate(self._outputs):
             self._request.set_output_tensor(index, ov.Tensor(array, shared_memory=True))

@@ -183,7 +183,7 @@ def torch_head(file: HeadFile, target: ModelSpec, say: Say) -> TorchHead:
 #: Rows that passes are padded to: no drafter feeds more at once.
 WIDTHS = (1, 2, 4, 8, 16, 32, 64)
 
-#: Rings that are kept, with their graphs, for the next texts.
+#: Idle rings that wait, with their graphs, for the next texts.
 IDLE = 8
 
 
@@ -266,18 +266,18 @@ class DeviceRing:
         tensors = head.tensors(n)
         more = tensors.width - n
         # Whole numbers, which float32 holds exactly up to 2**24: tokens, positions and slots.
-        whole = np.zeros((3, tensors.width), np.float32)
-        whole[2, :more] = slots  # the one that nobody sees
-        whole[:, more:] = tokens, positions, positions % slots
+        integers = np.zeros((3, tensors.width), np.float32)
+        integers[2, :more] = slots  # the one that nobody sees
+        integers[:, more:] = tokens, positions, positions % slots
         states = np.pad(features, ((more, 0), (0, 0)))
         with current(head.device):
-            tensors.fill(whole, states, bias_of(visible, tensors.width))
+            tensors.fill(integers, states, bias_of(visible, tensors.width))
             self._runs[tensors.width]()
             (result,) = tensors.outputs
-            found = host_rows(1, result.shape[1], head.device)
-            fetch(found, result)
+            host = host_rows(1, result.shape[1], head.device)
+            fetch(host, result)
             wait(head.device)
-        logits, state = np.split(found.numpy(), [len(head.module.output)], axis=1)
+        logits, state = np.split(host.numpy(), [len(head.module.output)], axis=1)
         return logits, state
 
     def close(self) -> None:

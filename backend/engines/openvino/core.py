@@ -31,10 +31,10 @@ def core() -> Any:
     """
     import openvino
 
-    made = openvino.Core()
+    shared = openvino.Core()
     if quota() < inf:
-        made.set_property("CPU", {"INFERENCE_NUM_THREADS": threads()})
-    return made
+        shared.set_property("CPU", {"INFERENCE_NUM_THREADS": threads()})
+    return shared
 
 
 def available_devices() -> list[str]:

@@ -144,10 +144,10 @@ def converted(files: ModelFiles, name: str, folder: Path) -> tuple["ov.Model", L
     from backend.engines.torch.engine import fix_positions, load_model, text_config
 
     try:
-        whole = AutoConfig.from_pretrained(files.folder, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(files.folder, trust_remote_code=False)
     except Exception as error:  # whatever its makers wrote
         raise loading_error(name, f"The model {name!r} cannot be loaded", error) from error
-    text = text_config(whole)
+    text = text_config(config)
     if getattr(text, "attn_logit_softcapping", None):
         raise unsupported(files, "capped attention scores")
     exporter = _exporter(text.model_type)
@@ -159,8 +159,6 @@ def converted(files: ModelFiles, name: str, folder: Path) -> tuple["ov.Model", L
     with torch.inference_mode():
         tokens = torch.tensor([sample(files.vocab_size)])
         logits = model(tokens, use_cache=False).logits[0].float().numpy()
-    if model._supports_sdpa:  # noqa: SLF001 (see the torch engine)
-        model.set_attn_implementation("sdpa")
     with TemporaryDirectory(dir=folder) as scratch:
         path = Path(scratch) / "exported.xml"
         _export(model, exporter, path, files)

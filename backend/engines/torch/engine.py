@@ -70,7 +70,7 @@ def load_model(spec: ModelSpec, files: ModelFiles, placement: dict[str, Any]) ->
             trust_remote_code=False,
             local_files_only=True,
             output_loading_info=True,
-            ignore_mismatched_sizes=True,  # they are told below
+            ignore_mismatched_sizes=True,  # they are refused below
             **placement,
         )
     except torch.OutOfMemoryError as error:
@@ -95,7 +95,7 @@ def text_config(config: Any) -> Any:
     text = config.get_text_config(decoder=True)
     if type(text) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise unsuitable(config)
-    if text is not config:  # what is said of the whole holds for its part
+    if text is not config:  # what a configuration states holds for its part
         text.tie_word_embeddings = config.tie_word_embeddings
         if (quantised := getattr(config, "quantization_config", None)) is not None:
             text.quantization_config = quantised
@@ -194,11 +194,11 @@ class TorchEngine(Engine):
             self.guesses = "none"
             tokens = sample(config.vocab_size)
             try:
-                whole = in_passes(self.open, tokens, [TOKENS])
+                at_once = in_passes(self.open, tokens, [TOKENS])
                 parts = in_passes(self.open, tokens, [TOKENS - 4, 1, 1, 1, 1])
             except Exception as error:  # whatever the code of others raises
                 raise unsuitable(self.model.config) from error
-            if not alike(parts, whole, bound):
+            if not alike(parts, at_once, bound):
                 raise unsuitable(self.model.config)
         named = getattr(config, "layer_types", None) or getattr(config, "attention_layers", ())
         return "chains" if guesses == "trees" and not set(named) <= MASKED else guesses
