@@ -189,15 +189,15 @@ def test_what_follows_a_text_is_encoded_and_shown_as_it_is(tmp_path: Path) -> No
 
 def test_bytes_that_are_no_character_end_no_text(tmp_path: Path) -> None:
     tokenizer = sentencepiece_like(tmp_path, octets=(0xC3, 0xA9, 0xE2, 0x82, 0xAC))
-    draw, whole = random.Random(0), 0
+    draw, complete = random.Random(0), 0
     for _ in range(300):
         tokens = [draw.randrange(90, tokenizer.vocab_size) for _ in range(10)]
         pieces, rest = streamed(tokenizer, tokens)
         text = tokenizer.fast.backend_tokenizer.decode([*tokenizer.encode_plain("a"), *tokens])[1:]
         if "\ufffd" not in text:
-            whole += 1
+            complete += 1
             assert "".join(pieces) + rest == text
-    assert whole
+    assert complete
 
 
 @pytest.mark.parametrize("named", ["LlamaTokenizer", "GPT2Tokenizer", 7])

@@ -119,12 +119,12 @@ class GrammarConstraint(Constraint):
 
     def cut(self, proposal: Proposal) -> Proposal:
         """See Constraint. The same object when nothing is ruled out; kept rows stay in order."""
-        eos, allowed = self._eos, list[bool]()
+        allowed = list[bool]()
         with self._walk(proposal) as walk:
             for i, parent in enumerate(proposal.parents[: proposal.drafted]):
-                if self._ended or (parent >= 0 and proposal.tokens[parent] in eos):
+                if self._ended:
                     allowed.append(False)
-                elif proposal.tokens[i] in eos:
+                elif proposal.tokens[i] in self._eos:
                     matcher = walk(parent)
                     allowed.append(matcher is not None and matcher.is_accepting())
                 else:

@@ -157,9 +157,9 @@ def _outermost(
 
 
 def _wrong(pattern: str, at: int) -> DerbyError:
-    shown = pattern if len(pattern) <= 60 else pattern[:59] + "\u2026"
+    excerpt = pattern if len(pattern) <= 60 else pattern[:59] + "\u2026"
     return DerbyError(
-        f'The pattern "{shown}" is not ECMA-262 from character {at + 1} on: correct it.'
+        f'The pattern "{excerpt}" is not ECMA-262 from character {at + 1} on: correct it.'
     )
 
 

@@ -228,10 +228,10 @@ def _is_divisor(divisor: Decimal) -> bool:
     """Whether llguidance divides by this number: it multiplies doubles by ten up to a whole one."""
     if divisor > _LARGEST_DIVISOR:
         return False
-    whole, places = float(divisor), 0
-    while whole % 1 and places < _MOST_PLACES:
-        whole, places = whole * 10, places + 1
-    return 1 <= whole <= _LARGEST_DIVISOR and Decimal(whole).scaleb(-places) == divisor
+    numerator, places = float(divisor), 0
+    while numerator % 1 and places < _MOST_PLACES:
+        numerator, places = numerator * 10, places + 1
+    return 1 <= numerator <= _LARGEST_DIVISOR and Decimal(numerator).scaleb(-places) == divisor
 
 
 def _short(number: Decimal) -> str:
