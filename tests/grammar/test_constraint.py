@@ -94,11 +94,9 @@ def test_cut_and_masks_equal_brute_force_on_random_trees(prefix: str, proposal: 
     before = root_mask(constraint)
     cut = constraint.cut(proposal)
     rows = range(proposal.drafted)
-    legal_rows = [i for i in rows if legal([*spelled(prefix), *path_to(proposal, i)])]
-    assert (cut is proposal) == (len(legal_rows) == proposal.drafted)
-    assert [path_to(cut, i) for i in range(cut.drafted)] == [
-        path_to(proposal, i) for i in legal_rows
-    ]
+    accepted = [i for i in rows if legal([*spelled(prefix), *path_to(proposal, i)])]
+    assert (cut is proposal) == (len(accepted) == proposal.drafted)
+    assert [path_to(cut, i) for i in range(cut.drafted)] == [path_to(proposal, i) for i in accepted]
     assert (cut.scratch, cut.feedback) == (proposal.scratch, proposal.feedback)
     for k in range(1, 1 + proposal.scratch):
         old, new = len(proposal.tokens) - k, len(cut.tokens) - k
@@ -197,8 +195,8 @@ def test_built_in_masks_allow_only_tokens_that_spell_a_prefix(
         reference.advance(_bytes_of(built_in, tokens[:row]))
         for token in rng.choice(built_in.vocab_size, 200):
             spelling = _bytes_of(built_in, [int(token)])
-            draft = Proposal.chain(spelling)
-            fits = bool(spelling) and reference.cut(draft) is whole
+            chain = Proposal.chain(spelling)
+            fits = bool(spelling) and reference.cut(chain) is chain
             if int(token) not in built_in.eos_ids:
                 assert masks[row, token] == fits, (row, int(token), bytes(spelling))
 

@@ -45,11 +45,11 @@ def test_a_tokenizer_that_hides_its_bytes_is_one_sentence(tmp_path: Path, model:
     from tokenizers import Tokenizer, decoders, models
 
     ids = {token: i for i, token in enumerate([*TOKENS, "?"])}
-    library_tokenizer: Any = Tokenizer(models.WordLevel(ids, "?"))
+    built: Any = Tokenizer(models.WordLevel(ids, "?"))
     if model == "pieces":
-        library_tokenizer = Tokenizer(models.WordPiece(vocab=ids, unk_token="?"))  # noqa: S106 (no password)
-        library_tokenizer.decoder = decoders.WordPiece()
-    tokenizer = saved(library_tokenizer, tmp_path)
+        built = Tokenizer(models.WordPiece(vocab=ids, unk_token="?"))  # noqa: S106 (no password)
+        built.decoder = decoders.WordPiece()
+    tokenizer = saved(built, tmp_path)
     with pytest.raises(DerbyError, match="takes no grammar"):
         compile_grammar(REGEX, tokenizer)
 
@@ -68,17 +68,13 @@ def test_an_added_token_is_its_text_unless_it_is_special(tmp_path: Path, special
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    library_tokenizer: Any = Tokenizer(
-        models.BPE({text: i for i, text in enumerate(["<eos>", *letters])}, [])
-    )
-    library_tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    library_tokenizer.decoder = decoders.ByteLevel()
+    built: Any = Tokenizer(models.BPE({text: i for i, text in enumerate(["<eos>", *letters])}, []))
+    built.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    built.decoder = decoders.ByteLevel()
     added = ["<tool_call>", "</tool_call>", "na\u00efve"]
-    library_tokenizer.add_tokens(
-        [AddedToken(text, special=special, normalized=False) for text in added]
-    )
-    library_tokenizer.add_special_tokens([AddedToken("</think>", special=True, normalized=False)])
-    tokenizer = saved(library_tokenizer, tmp_path, width=300)
+    built.add_tokens([AddedToken(text, special=special, normalized=False) for text in added])
+    built.add_special_tokens([AddedToken("</think>", special=True, normalized=False)])
+    tokenizer = saved(built, tmp_path, width=300)
     ids = tokenizer.fast.convert_tokens_to_ids([*added, "</think>"])
 
     call = '\n{"name": "set_timer", "arguments": {"minutes": 1, "label": null}}\n'
