@@ -1,8 +1,7 @@
-"""What happens in a race, as plain values: ints, floats, strings and lists, with a JSON round trip.
+"""What happens in a race, as plain values with a JSON round trip: the one stream that all read.
 
-Every event names its column by index; the page, the command line, the bench and recordings all
-read this one stream. Events are created without checks, because a race has thousands of them. Their
-types name the bounds that pydantic holds a recorded event to (`backend/records/file.py`).
+Events are created without checks, because a race has thousands of them. Their types name the bounds
+of a recorded event, which pydantic checks (`backend/records/file.py`).
 """
 
 from collections.abc import Iterable
@@ -92,9 +91,8 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The column begins. `model` says what runs where; `spec` the same by part, as in
-    types.ModelSpec: name, engine, precision, device ({}: unknown). `tokenizer`: columns with the
-    same fingerprint mean the same by a token id ("": unknown, and tokens cannot be compared).
+    """The column begins. `model` says what runs where, `spec` the parts of its ModelSpec ({}:
+    unknown). Columns with the same `tokenizer` mean the same by a token id ("": unknown).
     `keeps_text` False: it promises the distribution of the plain text, and not that text.
     """
 
@@ -158,9 +156,8 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class Fed:
-    """Fixed text of a program was appended: `tokens` of it, to be computed by the next passes.
-
-    Getting the next slot ready, its grammar included, took `seconds`.
+    """Fixed text of a program was appended, to be computed by the next passes. Getting the next
+    slot ready, its grammar included, took `seconds`.
     """
 
     column: Index
@@ -194,31 +191,23 @@ class Prefilled:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One turn of the loop: one target forward pass, and what it committed.
-
-    tokens, origins, gaps: one entry per committed token; a gap is the distance between the two
-    best scores there. spans: [origin, text] pairs that became showable. rows: token rows
-    computed since the last step. drafted, accepted: tokens of a draft offered to and passed by
-    verification; those that a grammar forced are counted by their origin alone. seconds: total,
-    draft, mask, forward, rest. masks: what computing each mask took, in seconds, most of it while
-    the forward pass ran. calls: passes of the draft. overlaps: 1 - TV of the target's and the
-    draft's distribution, of each row where both are at hand.
-
-    A lane that sees no logits leaves gaps empty, one that sees no ids tokens, one that sees no
-    passes rows 0 and the parts of the seconds out.
+    """One step of the loop: a pass of the target, and the tokens that it committed. A lane that
+    sees no logits leaves gaps empty, one that sees no ids tokens, one that sees no passes rows 0
+    and the parts of the seconds out.
     """
 
     column: Index
     tokens: list[Token]
     origins: list[Origin]
-    gaps: list[Gap]
-    spans: list[Span]
-    rows: Count
-    drafted: Count
+    gaps: list[Gap]  # between the two best scores of each token
+    spans: list[Span]  # [origin, text] pairs that became showable
+    rows: Count  # computed since the last step
+    drafted: Count  # tokens that a draft offered, without those that a grammar forces
     accepted: Count
-    seconds: dict[Name, Seconds]
-    masks: list[Seconds] = field(default_factory=list)
-    calls: Count = 0
+    seconds: dict[Name, Seconds]  # total, draft, mask, forward, rest
+    masks: list[Seconds] = field(default_factory=list)  # of each, mostly beside the pass
+    calls: Count = 0  # passes of the draft
+    # 1 - TV of the target's and the draft's distribution, of each row where both are at hand:
     overlaps: list[Annotated[float, Field(ge=-0.001, le=1.001)]] = field(default_factory=list)
     kind: Literal["Step"] = field(default="Step", kw_only=True)
 
@@ -232,30 +221,22 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Proposed:
-    """What the pass of the column's latest step was given to verify, and what came of it: for
-    display alone, but for how deep a tree of guesses was. Tokens are told by their own texts.
-
-    tokens: those proposed, the forced ones first; the last `cut` of them were ruled out by a
-    grammar before the pass. parents: the index of the token before each that was verified, -1 for
-    the text so far; []: a chain. by: [who, how many] along the tokens; "": the strategy's own
-    drafter. path: indices of those that were committed. chosen: the token that the target chose
-    behind them; "": none, because the text had ended. window: lookahead's scratch tokens, level by
-    level. allowed: how many tokens the constraint allowed behind the text so far and behind each
-    token that was verified; []: all. top: for each committed token the most probable ones in its
-    place, as [text, probability], and itself where it is none of them; []: not asked for.
-
-    Raises ValueError for what does not fit together: a recording may hold anything.
+    """What the column's latest pass verified, and what came of it: for display alone, but for the
+    depth of a tree. Tokens are texts. Raises ValueError for what does not fit together: a recording
+    may hold anything.
     """
 
     column: Index
-    tokens: list[str]
-    parents: list[Annotated[int, Field(ge=-1, le=2**16)]]
-    by: list[Proposer]
-    path: list[Count]
-    chosen: str
-    cut: Count = 0
-    window: list[list[str]] = field(default_factory=list)
+    tokens: list[str]  # the forced ones first
+    parents: list[Annotated[int, Field(ge=-1, le=2**16)]]  # -1: the text so far; []: a chain
+    by: list[Proposer]  # [who, how many] along the tokens; "": the strategy's own drafter
+    path: list[Count]  # indices of the tokens that were committed
+    chosen: str  # by the target behind them; "": the text had ended
+    cut: Count = 0  # last ones of the tokens, which a grammar ruled out before the pass
+    window: list[list[str]] = field(default_factory=list)  # lookahead's scratch, by level
+    # How many tokens the constraint allowed behind the text and each verified token; []: all.
     allowed: list[Count] = field(default_factory=list)
+    # Of each committed token the most probable ones in its place, and itself; []: not wanted.
     top: list[list[Probable]] = field(default_factory=list)
     kind: Literal["Proposed"] = field(default="Proposed", kw_only=True)
 

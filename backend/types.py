@@ -38,10 +38,9 @@ Guesses = Literal["trees", "chains", "none"]
 #: are the cache of the first tokens.
 Arrays = Mapping[str, NDArray[Any]]
 
-#: Rows of one prefill forward pass. Small enough that Stop, and the other columns, never wait
-#: long; large enough that the matrix products are compute bound.
+#: Rows of a prefill pass: so few that Stop and the other columns do not wait, so many that the
+#: matrix products are compute bound.
 PREFILL_CHUNK = 64
-
 
 MAX_NEW_TOKENS = 8192
 MAX_TOP = 10
@@ -80,25 +79,19 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One prompt and how to answer it. `chat` wraps the prompt in the model's chat template.
-
-    `thinking`: whether a reasoning model thinks before it answers, where its template can switch
-    that; "": as the template has it.
-    `ignore_eos`: a token that ends the text is one like any other, as in vLLM: it may be written,
-    and only the limit, a stop string or a grammar that is complete ends the answer.
-    """
+    """One prompt and how to answer it."""
 
     prompt: str
     max_new_tokens: int = 128
     sampling: Sampling = field(default_factory=Sampling)
-    chat: bool = True
+    chat: bool = True  # wraps the prompt in the model's chat template
     stop: tuple[str, ...] = ()
     context: int = 0  # positions to use, where the text ends; 0: all that the model has
     heal: bool = True  # let a program's slots choose the last token of the text before them anew
     top: int = 0  # most probable tokens to record for each one that is written
-    thinking: Thinking = ""
+    thinking: Thinking = ""  # of a reasoning model whose template can switch it
     earlier: Turns = ()  # of the chat that the prompt goes on
-    ignore_eos: bool = False
+    ignore_eos: bool = False  # a token that ends the text is one like any other, as in vLLM
 
     def __post_init__(self) -> None:
         if not self.prompt.strip():
@@ -142,7 +135,7 @@ _ROLES = ("user", "assistant")
 
 
 def _require_unicode(what: str, text: str) -> None:
-    """Raise DerbyError if a part of the text has no bytes in UTF-8."""
+    """Raise DerbyError if the text has no bytes in UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -187,26 +180,18 @@ class Draw:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A tree of suggested tokens hanging below the last committed token (the root).
-
-    `parents[i] < i` is the index of token i's parent in the proposal, -1 for the root. A token's
-    position is the root's plus its depth, and it sees the context, its ancestors and itself.
-    The last `scratch` tokens ride along in the forward pass and are never verified; of those, the
-    last `feedback` ones have their logits handed back to the drafter. The first `forced` tokens, a
-    chain from the root, are a constraint's only legal continuation; the others are guesses, all of
-    them behind these. `calls`: passes of a draft model that it took.
-
-    For display alone, () where nobody says: `by` is who proposed each token, those of scratch left
-    out, `levels` how many scratch tokens each level of a lookahead window has.
+    """A tree of guessed tokens below the last committed token (the root). A token's position is the
+    root's plus its depth, and it sees the context, its ancestors and itself.
     """
 
     tokens: tuple[int, ...] = ()
-    parents: tuple[int, ...] = ()
-    scratch: int = 0
-    feedback: int = 0
-    forced: int = 0
-    calls: int = 0
-    draws: Mapping[tuple[int, ...], Draw] = field(default_factory=dict, compare=False)
+    parents: tuple[int, ...] = ()  # index of each token's parent, before it; -1: the root
+    scratch: int = 0  # last tokens, which ride along in the pass and are never verified
+    feedback: int = 0  # the last of those, whose logits go back to the drafter
+    forced: int = 0  # first tokens, a chain: a constraint's only legal continuation
+    calls: int = 0  # passes of a draft model that it took
+    draws: Mapping[tuple[int, ...], Draw] = field(default_factory=dict, compare=False)  # by path
+    # For display alone: who proposed each drafted token, and scratch tokens of each level.
     by: tuple[str, ...] = field(default=(), compare=False)
     levels: tuple[int, ...] = field(default=(), compare=False)
 

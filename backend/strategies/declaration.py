@@ -90,35 +90,26 @@ def build_nothing(_inputs: DrafterInputs) -> Drafter:
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """One way to decode.
-
-    settings: its own; `Column` adds those that every column has.
-    build: makes a column's drafter; raises DerbyError for what the target cannot do.
-    weights: what that needs loaded.
-    scratch_depth: positions beyond the last token that scratch rows may reach.
-    equivalent: what it amounts to in libraries.
-    keeps_text: whether it draws the plain one's text, or only from the same distribution.
-    verified, candidates: settings that `verify` checks and `tune` tries.
-    keeps_cache: False computes the whole text again for every token, up to the photo finish.
-    grammar: the default of its grammar setting.
-    library: what decodes in place of our loop.
-    gist: what it does in about six words, with "{grammar}" for its grammar; "": the description.
-    """
+    """One way to decode."""
 
     name: str
     title: str
     description: str
-    settings: tuple[Setting, ...] = ()
+    settings: tuple[Setting, ...] = ()  # its own; `Column` adds those that every column has
+    #: Makes a column's drafter. Raises DerbyError for what the target cannot do.
     build: Callable[[DrafterInputs], Drafter] = build_nothing
-    weights: Callable[[Values, Engine], Weights] = lambda _values, _target: None
+    weights: Callable[[Values, Engine], Weights] = lambda _values, _target: None  # that build needs
+    #: Positions beyond the last token that scratch rows may reach.
     scratch_depth: Callable[[Values], int] = lambda _values: 0
-    equivalent: Callable[[Values], Equivalent] = lambda _values: Equivalent()
+    equivalent: Callable[[Values], Equivalent] = lambda _values: Equivalent()  # in libraries
+    #: Whether it draws the plain one's text, or only from the same distribution.
     keeps_text: Callable[[Values], bool] = lambda _values: True
-    verified: tuple[str, ...] = ("",)
-    candidates: tuple[Candidate, ...] = ()
-    keeps_cache: bool = True
-    grammar: str = ""
-    library: Library | None = None
+    verified: tuple[str, ...] = ("",)  # settings that `verify` checks
+    candidates: tuple[Candidate, ...] = ()  # settings that `tune` tries
+    keeps_cache: bool = True  # False: it computes the whole text again, up to the photo finish
+    grammar: str = ""  # the default of its grammar setting
+    library: Library | None = None  # what decodes in place of our loop
+    #: What it does in about six words, with "{grammar}" for its grammar; "": the description.
     gist: str | Callable[[Values], str] = ""
 
     def __post_init__(self) -> None:
