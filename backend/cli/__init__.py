@@ -1,4 +1,1 @@
-"""The command line: one module for each command, assembled in `main`.
-
-It prints what the other rooms compute. Only `backend/__main__.py` imports it.
-"""
+"""The command line: `main` lists the commands, which stand in `race`, `bench` and `setup`."""

@@ -68,8 +68,8 @@ class Target:
     @property
     def spec(self) -> ModelSpec:
         """With no precision, see `usual_spec`. Raises DerbyError for an unknown engine."""
-        own = OwnModel(self.model, self.engine, self.precision, self.device)
-        spec = own.over(ModelSpec())
+        model = OwnModel(self.model, self.engine, self.precision, self.device)
+        spec = model.over(ModelSpec())
         return spec if self.precision else usual_spec(spec, say)
 
 
@@ -115,13 +115,15 @@ def unbundled(command: Callable[..., None]) -> Callable[..., None]:
     bundles: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
     options: list[Parameter] = []
     for name, parameter in signature(command).parameters.items():
-        own = [(name, parameter.default, hints[name])]
+        entries = [(name, parameter.default, hints[name])]
         if name in bundles:
             of = get_type_hints(bundles[name], include_extras=True)
-            own = [(entry.name, entry.default, of[entry.name]) for entry in fields(bundles[name])]
+            entries = [
+                (entry.name, entry.default, of[entry.name]) for entry in fields(bundles[name])
+            ]
         options += [
             Parameter(option, Parameter.KEYWORD_ONLY, default=default, annotation=hint)
-            for option, default, hint in own
+            for option, default, hint in entries
         ]
 
     @wraps(command)

@@ -109,8 +109,8 @@ def race(
 ) -> None:
     if prompt == "-":
         prompt = sys.stdin.buffer.read().decode("utf-8", "surrogateescape")
-    own = grammar_from_file(grammar) if grammar else None
-    columns = tuple(parse_column(name, own) for name in column)
+    source = grammar_from_file(grammar) if grammar else None
+    columns = tuple(parse_column(name, source) for name in column)
     request = Request(
         prompt,
         max_new_tokens,
