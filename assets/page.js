@@ -7,12 +7,12 @@ window.derby = (() => {
 
   const tabOf = () => new URL(location).searchParams.get("tab") ?? "race";
 
-  let wanted = tabOf(); // by the address; until it is selected, gradio selects the first one
+  let first = tabOf(); // by the address; until it is selected, gradio selects the first one
 
   function go([tab]) {
     const url = new URL(location);
-    if (wanted) {
-      if (tab === wanted) wanted = "";
+    if (first) {
+      if (tab === first) first = "";
       return;
     }
     if (tabOf() === tab) return;

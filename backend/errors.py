@@ -22,7 +22,7 @@ NOT_ALLOWED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
 class DerbyError(Exception):
-    """Something the user can fix, said in one sentence: the value, the limit and the remedy.
+    """Something the user can fix, in one sentence: the value, the limit and the remedy.
 
     `place` is where on this machine, which only the command line and the log tell. `cause` is
     "request" unless the user can only try again.
@@ -41,8 +41,8 @@ class DerbyError(Exception):
     @property
     def reason(self) -> str:
         """What is wrong, without the remedy: for who goes on without what was asked for."""
-        said, colon, _ = str(self).rpartition(": ")
-        return said if colon else str(self).rstrip(".")
+        reason, colon, _ = str(self).rpartition(": ")
+        return reason if colon else str(self).rstrip(".")
 
 
 def check_range(name: str, value: float, low: float, high: float) -> None:
@@ -77,11 +77,11 @@ def invalid_character(what: str, text: str, at: int) -> DerbyError:
 def chain(error: BaseException) -> Iterator[BaseException]:
     """The error, what it was raised from or during, and so on."""
     seen: set[int] = set()
-    each: BaseException | None = error
-    while each is not None and id(each) not in seen:
-        seen.add(id(each))
-        yield each
-        each = each.__cause__ or each.__context__
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        yield cause
+        cause = cause.__cause__ or cause.__context__
 
 
 def explain(error: BaseException) -> str:
@@ -92,8 +92,8 @@ def explain(error: BaseException) -> str:
         return str(error)
     reference = secrets.token_hex(4)
     # What the system says of a file names it; where in the program would say no more.
-    told = isinstance(error, OSError) and error.errno in NO_ROOM | NOT_ALLOWED
-    log.error("error %s: %s", reference, error, exc_info=None if told else error)
+    of_a_file = isinstance(error, OSError) and error.errno in NO_ROOM | NOT_ALLOWED
+    log.error("error %s: %s", reference, error, exc_info=None if of_a_file else error)
     return f"{_reason(error)}, reference {reference})."
 
 

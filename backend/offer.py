@@ -109,12 +109,12 @@ def offer_of(
     """What these engines offer on this machine: models by their titles, and those that the engines
     bring themselves. Raises DerbyError for an unknown engine.
     """
-    chosen = [engine_named(name) for name in names]
+    engines = [engine_named(name) for name in names]
     titles = tuple(models)
     # The default model must be one that the default engine knows.
-    ordered = dict.fromkeys(name for engine in chosen for name in engine.models or titles)
+    ordered = dict.fromkeys(name for engine in engines for name in engine.models or titles)
     every = tuple(ordered | dict.fromkeys(titles))
-    return Offer(tuple(map(_runtime, chosen)), every, limits, tuple(servers))
+    return Offer(tuple(map(_runtime, engines)), every, limits, tuple(servers))
 
 
 def titled(models: Sequence[str], engines: Sequence[str]) -> Mapping[str, str]:

@@ -73,7 +73,7 @@ def offer_api(host: Host, offer: Offer) -> None:
 
     async def race(request: gr.Request, *values: Any) -> Report:
         return await line.report(
-            dict(zip(Form.model_fields, values, strict=True)), partial(left, request)
+            dict(zip(Form.model_fields, values, strict=True)), partial(has_left, request)
         )
 
     _declare(race)
@@ -130,7 +130,7 @@ def _declare(race: Callable[..., Any]) -> None:
     race.__signature__ = Signature([request, *parameters], return_annotation=Report)  # pyright: ignore[reportFunctionMemberAccess]
 
 
-async def left(request: gr.Request) -> bool:
+async def has_left(request: gr.Request) -> bool:
     """Whether a caller is gone: gradio knows it of calls in its queue, the connection of others."""
     event, blocks = LocalContext.event_id.get(None), LocalContext.blocks.get(None)
     if event is None or blocks is None:

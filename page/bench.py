@@ -89,15 +89,15 @@ def plan_of(text: str, form: dict[str, Any], offer: Offer) -> Plan:
     """What is to be measured. Raises DerbyError."""
     if len(text) > MOST_TEXT:
         raise DerbyError(f"The prompts have {len(text):,} characters; {MOST_TEXT:,} are allowed.")
-    chosen: Sequence[Prompt] = prompts_in(text, "The prompt set") if text.strip() else PROMPTS
-    runs = sum(1 + len(prompt.later) for prompt in chosen)
+    prompts: Sequence[Prompt] = prompts_in(text, "The prompt set") if text.strip() else PROMPTS
+    runs = sum(1 + len(prompt.later) for prompt in prompts)
     if runs > offer.limits.benchmark_races:
         raise DerbyError(
             f"{counted(runs, 'run')} are more than the {offer.limits.benchmark_races:,} that a "
             "benchmark may have here: give fewer prompts."
         )
-    race = read_race(form | {"prompt": chosen[0].text}, offer)
-    return Plan([*chosen], race.columns, race.request, race.target)
+    race = read_race(form | {"prompt": prompts[0].text}, offer)
+    return Plan([*prompts], race.columns, race.request, race.target)
 
 
 async def raced(host: Host, race: Race, seconds: float) -> Scoreboard:

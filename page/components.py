@@ -36,8 +36,8 @@ def refusal(error: Exception) -> gr.Error:
 
 def in_browser(name: str, *first: Any) -> str:
     """A function of assets/page.js for an event's `js`, with its first argument if there is one."""
-    given = f"{json.dumps(first)}, " if first else ""
-    return f"(...values) => derby.{name}({given}...values)"
+    argument = f"{json.dumps(first)}, " if first else ""
+    return f"(...values) => derby.{name}({argument}...values)"
 
 
 def board(value: Any = None, **more: Any) -> gr.HTML:

@@ -116,8 +116,8 @@ def _require_place(request: Request, place: str, call: Any) -> None:
         return
     blocks, name = request.app.get_blocks(), place.strip("/").rpartition("/")[2]
     line = blocks._queue.event_queue_per_concurrency_id.get(LINE)  # noqa: SLF001 (has no other name)
-    asked = (f for i, f in blocks.fns.items() if i == call.get("fn_index") or f.api_name == name)
-    if line and any(function.concurrency_id == LINE for function in asked):
+    called = (f for i, f in blocks.fns.items() if i == call.get("fn_index") or f.api_name == name)
+    if line and any(function.concurrency_id == LINE for function in called):
         guests = [event.request.cookies.get(COOKIE, event.session_hash) for event in line.queue]
         if guests.count(request.cookies.get(COOKIE, call.get("session_hash"))) >= WAITING:
             sentence = f"{WAITING} races of yours are waiting: wait until one begins."

@@ -35,7 +35,7 @@ COLOURS = {
     "button_primary_text_color": ("#ffffff", "#ffffff"),
 }
 
-#: Sessions whose last race is kept.
+#: Sessions whose last race stays in memory.
 SESSIONS = 200
 
 

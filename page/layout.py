@@ -90,9 +90,9 @@ def _race_tab(
     link = gr.Textbox(label="Link", buttons=["copy"], visible=False, elem_id="link")
     line = gr.HTML(elem_id="line")
     gr.Examples(
-        [[each.prompt, each.lineup, each.tokens] for each in EXAMPLES],
+        [[example.prompt, example.lineup, example.tokens] for example in EXAMPLES],
         [fields["prompt"], fields["lineup"], fields["max_new_tokens"]],
-        example_labels=[each.label for each in EXAMPLES],
+        example_labels=[example.label for example in EXAMPLES],
         api_visibility="private",
     )
     screen = board(opening().draw() | {"phase": "recorded"}, elem_id="board")

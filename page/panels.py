@@ -7,7 +7,7 @@ from typing import Any
 import gradio as gr
 
 from backend.errors import DerbyError
-from backend.export.production import LIBRARIES, snippet, usual, usual_library
+from backend.export.production import LIBRARIES, Snippet, snippet, usual, usual_library
 from page.components import QUIET, Fields, in_browser, plain
 from page.race import Run
 
@@ -66,29 +66,31 @@ def production(run: gr.State, lineup: gr.Textbox) -> dict[str, Any]:
         )
         add = gr.Button("Race this code", size="sm", visible=False, elem_id="code-race")
 
-    def show(run: Run | None, chosen: str | None = None, wanted: str | None = None) -> list[Any]:
-        if run is None or not run.board.ended:
-            return [gr.skip(), gr.skip(), NO_RACE, gr.Code(visible=False), gr.Button(visible=False)]
-        race, names = run.race, [run.board.name(i) for i in range(len(run.race.columns))]
-        request, target = race.request, race.target
-        index = names.index(chosen) if chosen in names else usual(run.board, request, target)
-        best = "" if wanted else usual_library(run.board, index, request, target)
-        name = wanted or best or next(iter(LIBRARIES))
-        columns, libraries = gr.Dropdown(names, value=names[index]), gr.Dropdown(value=name)
-        try:
-            written = snippet(run.board, index, request, target, name)
-        except DerbyError as error:
-            nothing = gr.Code(visible=False), gr.Button(visible=False)
-            return [columns, libraries, str(error), *nothing]
-        remark = f"{written.raced} {written.note}".strip()
-        racing = written.column is not None and not written.raced
-        code = gr.Code(written.code, visible=bool(written.code))
-        return [columns, libraries, remark, code, gr.Button(visible=racing)]
+    def code_of(run: Run, index: int, library: str) -> Snippet:
+        return snippet(run.board, index, run.race.request, run.race.target, library)
 
-    def race(run: Run | None, chosen: str, name: str, lineup: str) -> tuple[str, str]:
-        assert run is not None  # noqa: S101 (the button is there of a race only)
-        names = [run.board.name(i) for i in range(len(run.race.columns))]
-        written = snippet(run.board, names.index(chosen), run.race.request, run.race.target, name)
+    def names_of(run: Run) -> list[str]:
+        return [run.board.name(i) for i in range(len(run.race.columns))]
+
+    def show(run: Run | None, column: str | None = None, library: str = "") -> list[Any]:
+        hidden = [gr.Code(visible=False), gr.Button(visible=False)]
+        if run is None or not run.board.ended:
+            return [gr.skip(), gr.skip(), NO_RACE, *hidden]
+        names, request, target = names_of(run), run.race.request, run.race.target
+        index = names.index(column) if column in names else usual(run.board, request, target)
+        library = library or usual_library(run.board, index, request, target)
+        library = library or next(iter(LIBRARIES))
+        choices = [gr.Dropdown(names, value=names[index]), gr.Dropdown(value=library)]
+        try:
+            written = code_of(run, index, library)
+        except DerbyError as error:
+            return [*choices, str(error), *hidden]
+        code = gr.Code(written.code, visible=bool(written.code))
+        button = gr.Button(visible=written.column is not None and not written.raced)
+        return [*choices, f"{written.raced} {written.note}".strip(), code, button]
+
+    def race(run: Run, column: str, library: str, lineup: str) -> tuple[str, str]:
+        written = code_of(run, names_of(run).index(column), library)
         return f"{lineup.rstrip()}\n{written.column}", "It is a column of the next race."
 
     outputs = [column, library, note, code, add]
@@ -125,9 +127,9 @@ def history(
     gr.on([races.change, tab.select], None, races, table, js=rows, **QUIET)
     place, inputs = gr.Number(visible=False), list(fields.values())
 
-    def choose(chosen: gr.SelectData) -> tuple[int, None]:
-        return chosen.index[0], None  # the race on the board is none that this server ran
+    def place_of(row: gr.SelectData) -> tuple[int, None]:
+        return row.index[0], None  # the race on the board is none that this server ran
 
     script = in_browser("open", *fields)
-    chosen = table.select(choose, None, [place, run], **QUIET)
-    return chosen.then(None, [place, races, board, *inputs], [board, *inputs], js=script, **QUIET)
+    clicked = table.select(place_of, None, [place, run], **QUIET)
+    return clicked.then(None, [place, races, board, *inputs], [board, *inputs], js=script, **QUIET)

@@ -80,8 +80,8 @@ def settings(offer: Offer, prompt: gr.Textbox) -> tuple[gr.Sidebar, Fields]:
             _connect_grammar(fields, offer)
 
     def choose(title: str) -> tuple[str, str]:
-        chosen = PRESETS[titles.index(title)]
-        return chosen.lineup, chosen.about
+        preset = PRESETS[titles.index(title)]
+        return preset.lineup, preset.about
 
     def places(engine: str) -> list[gr.Dropdown]:
         names = ("precision", "device")

@@ -100,10 +100,10 @@ class Visitor:
         theme: str = "light",
         **settings: Any,
     ) -> None:
-        """In a window of its own, unless one is given."""
-        given = isinstance(browser, BrowserContext)
+        """In a window of its own, unless `browser` is one."""
+        window = isinstance(browser, BrowserContext)
         self.window = (
-            browser if given else browser.new_context(viewport={"width": width, "height": 900})
+            browser if window else browser.new_context(viewport={"width": width, "height": 900})
         )
         self.page: Page = self.window.new_page()
         self.page.set_default_timeout(20_000)
