@@ -287,13 +287,12 @@ class Judged:
 @dataclass(frozen=True, slots=True)
 class Served:
     """What is known of an answer that comes from elsewhere, later ones in place of earlier ones:
-    the `model` that writes it, whose `clock` the steps' seconds are of, the seconds of an exchange
-    without work, and the tokens of its prompt. "" and 0: not known.
+    the `model` that writes it, whose `clock` the steps' seconds are of, and the tokens of its
+    prompt. "" and 0: not known.
     """
 
     column: Index
     clock: Literal["own", "server", "network"]
-    round_trip: Seconds
     prompt_tokens: Count = 0
     model: str = ""
     kind: Literal["Served"] = field(default="Served", kw_only=True)

@@ -7,7 +7,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from time import perf_counter
 
-from backend.decoding.clock import Clock, rounded, rounded_value
+from backend.decoding.clock import Clock, rounded
 from backend.events import Event, Finished, Reason, Served, Started, Step
 from backend.libraries.library import Emit, LibraryModel, Part, Serving, Settings, StoppedError
 from backend.text import TextStream, prompt_tokens, require_fits
@@ -48,8 +48,7 @@ def library_events(
     try:
         for part, seconds in rounds:
             if isinstance(part, Serving):
-                trip = rounded_value(part.round_trip)
-                yield Served(column, part.clock, trip, part.prompt_tokens, part.model)
+                yield Served(column, part.clock, part.prompt_tokens, part.model)
             elif part is not None:
                 tokens, text, count = list(part.tokens[:room]), part.text, min(part.count, room)
                 if stream is not None:

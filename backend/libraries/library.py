@@ -41,13 +41,11 @@ class Part:
 @dataclass(frozen=True, slots=True)
 class Serving:
     """What is known of a server's answer as a whole, later ones in place of earlier ones. `clock`:
-    whose the seconds of its parts are; "own": as good as a column's own. `round_trip`: seconds of
-    an exchange without work.
+    whose the seconds of its parts are; "own": as good as a column's own.
     """
 
     model: str = ""
     clock: Literal["own", "server", "network"] = "own"
-    round_trip: float = 0.0
     prompt_tokens: int = 0
 
 

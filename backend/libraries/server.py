@@ -141,10 +141,9 @@ class ServerModel:
             trust_env=urlsplit(server.url).hostname not in LOOPBACK,
         )
         with explained(f"The server {name}", server.key), client:
-            listed, round_trip = _first_model(client)
             chosen = "" if settings["model"] == ANY_MODEL else settings["model"]
-            model = chosen or server.model or listed
-            serving = Serving(f"{model or 'a model'} on {name}", "server", round_trip)
+            model = chosen or server.model or _first_model(client)
+            serving = Serving(f"{model or 'a model'} on {name}", "server")
             path, body, further = openai_body(request, model)
             try:
                 stream_answer(client, path, body | further, emit, serving)
@@ -156,21 +155,14 @@ class ServerModel:
                 stream_answer(client, path, body, emit, serving)
 
 
-def _first_model(client: "Client") -> tuple[str, float]:
-    """The first model that the server lists, "" if it lists none; and the seconds of the quickest
-    of three exchanges.
-    """
-    trips, body = [], b""
-    for _ in range(3):
-        began = perf_counter()
-        with client.stream("GET", "models") as response:
-            body = beginning(response, 1 << 20)
-        trips.append(perf_counter() - began)
+def _first_model(client: "Client") -> str:
+    """The first model that the server lists; "" if it lists none."""
+    with client.stream("GET", "models") as response:
+        body = beginning(response, 1 << 20)
     try:
-        name = json.loads(body)["data"][0]["id"]
+        return printable(str(json.loads(body)["data"][0]["id"]))
     except (ValueError, KeyError, IndexError, TypeError, RecursionError):
-        name = ""  # not every server lists models
-    return printable(str(name)), min(trips)
+        return ""  # not every server lists models
 
 
 def openai_body(request: Request, model: str = "") -> tuple[str, dict[str, Any], dict[str, Any]]:

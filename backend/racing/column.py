@@ -81,8 +81,13 @@ class ColumnRun:
         if self.save_cache is not None:
             require_cache(target)
         program = parse_program(request.prompt) if is_program(request.prompt) else None
-        self._read_prompt(program)
-        prompt, depth = self._prompt, column.scratch_depth
+        if program is None:
+            self._prompt = prompt = prompt_tokens(target.tokenizer, request)
+        else:  # what stands in front of its own text
+            self._prompt = prompt = target.tokenizer.encode(
+                program.user, chat=bool(program.user), thinking=request.thinking
+            )
+        depth = column.scratch_depth
         limit = min(request.context or target.max_context, target.max_context)
         require_fits(len(prompt), limit, depth)
         self._positions = limit - depth
@@ -121,18 +126,7 @@ class ColumnRun:
             for event in loop:
                 if isinstance(event, Prefilled) and reading is not None:
                     reading.add(event, parts)
-                if isinstance(event, Finished) and self.save_cache is not None:
-                    save_cache(self.save_cache, target, parts.session)
                 yield from self._with_news(event, parts)
-
-    def _read_prompt(self, program: Program | None) -> None:
-        """The prompt's tokens, or those in front of a program's own text."""
-        tokenizer, request = self._target.tokenizer, self.request
-        if program is None:
-            self._prompt = prompt_tokens(tokenizer, request)
-        else:
-            chat = bool(program.user)
-            self._prompt = tokenizer.encode(program.user, chat=chat, thinking=request.thinking)
 
     def _constraint(self, grammars: GrammarCompiler, program: Program | None) -> Constraint:
         """The column's grammar, behind the model's thinking if the prompt opens that. What is
@@ -243,6 +237,8 @@ class ColumnRun:
             event, self._rows = replace(event, rows=event.rows + self._rows), 0
         ended = isinstance(event, Finished)
         if ended:
+            if self.save_cache is not None:
+                save_cache(self.save_cache, self._target, parts.session)
             drafter.conclude()
             if event.reason == "end of text":
                 news += self._judged(parts.constraint.answer())

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import chat_model
 import pytest
-from damaged import Damage, holding, stating, with_weights, without
+from damaged import Damage, holding, stating, without
 from races import never, streamed
 
 from backend.errors import DerbyError
@@ -35,17 +35,17 @@ def titles(tmp_path: Path) -> dict[str, str]:
     return dict(titled([str(folder) for folder in folders], ENGINES))
 
 
-def race_of(titles: dict[str, str], **asked: str) -> Race:
+def race_of(titles: dict[str, str], **form: str) -> Race:
     offer: Offer = offer_of(ENGINES, titles)
     usual = {"prompt": "Who?", "max_new_tokens": 8, "model": "mine"}
-    return read_race({**usual, **asked}, offer)
+    return read_race({**usual, **form}, offer)
 
 
 def test_a_race_of_local_folders_knows_them_by_their_titles_alone(
     titles: dict[str, str], tmp_path: Path
 ) -> None:
     """Of the target, of a column's own model, and of a draft; in the worker as here."""
-    lineup = "kv\nkv:model=mine-2\nspeculative:draft=mine-2\ntransformers:draft=mine-2"
+    lineup = "kv:model=mine-2\nspeculative:draft=mine-2\ntransformers:draft=mine-2"
     race = race_of(titles, engine="torch", lineup=lineup)
     with closing(ProcessHost(titles=titles)) as host:
         events = list(streamed(host, race, never))
@@ -57,14 +57,10 @@ def test_a_race_of_local_folders_knows_them_by_their_titles_alone(
 
 
 DAMAGES: dict[str, Damage] = {
-    "no weights": without("model.safetensors"),
-    "no config": without("config.json"),
     "a config that is cut": holding("config.json", '{"model_type": "ll'),
     "another shape": stating("config.json", intermediate_size=40),
-    "an unknown type": stating("config.json", model_type="mystery"),
     "no tokenizer": without("tokenizer.json", "tokenizer_config.json"),
     "weights that are none": holding("model.safetensors", "no weights"),
-    "a tensor less": with_weights(lambda tensors: tensors.popitem()),
 }
 
 
@@ -86,8 +82,10 @@ def test_an_error_of_loading_names_the_title_and_no_place(
 
 
 def test_what_libraries_say_names_files_without_their_folders() -> None:
-    told = "no file in '/srv/my models/mine/config.json', /srv/x/mine or ~/y/z (see https://a.b/c)"
-    assert without_folders(told) == "no file in 'config.json', mine or z (see https://a.b/c)"
+    message = (
+        "no file in '/srv/my models/mine/config.json', /srv/x/mine or ~/y/z (see https://a.b/c)"
+    )
+    assert without_folders(message) == "no file in 'config.json', mine or z (see https://a.b/c)"
 
 
 def test_a_title_is_no_other_model_s(tmp_path: Path) -> None:

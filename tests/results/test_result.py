@@ -220,7 +220,7 @@ def test_a_library_s_passes_are_counted_by_its_clock_here_and_over_no_network() 
     assert (score.drafted, score.positions) == (0, []), "nobody says how much was guessed"
     assert row.speedup.known
     assert row.speedup.value == pytest.approx(4 / 3, rel=0.02)
-    far = [started(1), Served(1, "network", 0.001), *library(1, PAIRS, 0.15)[1:]]
+    far = [started(1), Served(1, "network"), *library(1, PAIRS, 0.15)[1:]]
     board = board_of("kv @a", *written(0, LONG, 0.1), *far)
     assert board.scores[1].tokens_per_forward == 0
     assert not result_of(board).rows[1].speedup.known, "two machines have no common moment"

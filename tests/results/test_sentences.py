@@ -171,7 +171,7 @@ TABLE: list[tuple[Words, str, list[Event], str]] = [
     (
         WHY,
         "kv @a",
-        [*KV, Served(1, "network", 0.001), *PAIRS],
+        [*KV, Served(1, "network"), *PAIRS],
         f"{TWICE}; {ACCEPTED}; timed over the network",
     ),
     (WHY, "kv lookup", PROGRAM, "it computed 1 token in 1 pass"),
