@@ -66,10 +66,6 @@ class Preparing:
     kind: Literal["Preparing"] = field(default="Preparing", kw_only=True)
 
 
-#: Above this share of the machine taken by others, a race has no verdict.
-NOISY = 0.5
-
-
 @dataclass(frozen=True, slots=True)
 class Conditions:
     """How much of the machine's time `others` took while the columns ran: other programs, but for
@@ -82,11 +78,6 @@ class Conditions:
     others: Share
     raw: bool = False
     kind: Literal["Conditions"] = field(default="Conditions", kw_only=True)
-
-    @property
-    def noisy(self) -> bool:
-        """True if others used so much of the machine that no speeds can be told apart."""
-        return self.others > NOISY
 
 
 @dataclass(frozen=True, slots=True)

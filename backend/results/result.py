@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Literal
 
-from backend.events import NOISY
 from backend.results.intervals import UNKNOWN, Commit, Ratio, paired
 from backend.results.scoreboard import ENDED, Difference, Score, Scoreboard, State
 
@@ -27,7 +26,7 @@ Verdict = Literal["baseline", "faster", "slower", "unclear", "same work", "short
 
 #: Others used more than BUSY of the machine, or so much (NOISY) that no speeds can be told apart.
 Doubt = Literal["", "busy", "noisy"]
-BUSY = 0.25
+BUSY, NOISY = 0.25, 0.5
 
 #: Where neither column has written so many tokens, there is no ratio of them.
 LEAST_TOKENS = 20
@@ -98,7 +97,8 @@ def result_of(board: Scoreboard) -> Result:
     progress = [progress_of(score, unit) for score in board.scores]
     ends = [commits[-1].clock for commits in progress if commits]
     finish = _photo_finish(board, progress)
-    doubt = _doubt(board)
+    others = board.conditions.others if board.conditions else 0.0
+    doubt: Doubt = "noisy" if others > NOISY else "busy" if others > BUSY else ""
     rows = tuple(_row(board, index, progress, finish, doubt) for index in range(len(board.columns)))
     faster = [row for row in rows if row.verdict == "faster" and _keeps_text(board, row)]
     compared = [
@@ -174,8 +174,9 @@ def _row(
     moment = min([*ends, inf if finish is None else finish]) if ends else 0.0
     over = finish is not None or score.state in ENDED
     ratio = UNKNOWN
-    if index != base and score.state != "failed" and own and theirs:
-        ratio = _ratio(own, theirs, moment, over=over)
+    longest = max(amount_at(own, moment), amount_at(theirs, moment))
+    if index != base and score.state != "failed" and own and theirs and longest >= LEAST_TOKENS:
+        ratio = paired(own, theirs, moment, over=over)
         if score.clock != board.baseline.clock:  # another machine's time
             ratio = Ratio(ratio.value)
     return Row(
@@ -190,11 +191,6 @@ def _row(
         board.difference(index),
         score,
     )
-
-
-def _ratio(ours: Sequence[Commit], theirs: Sequence[Commit], moment: float, *, over: bool) -> Ratio:
-    longest = max(amount_at(ours, moment), amount_at(theirs, moment))
-    return paired(ours, theirs, moment, over=over) if longest >= LEAST_TOKENS else UNKNOWN
 
 
 def amount_at(commits: Sequence[Commit], moment: float) -> float:
@@ -227,8 +223,3 @@ def sameness(board: Scoreboard, index: int) -> Sameness:
     if board.difference(index) is None:
         return "same"
     return "changed" if board.must_match(index) else "different"
-
-
-def _doubt(board: Scoreboard) -> Doubt:
-    others = board.conditions.others if board.conditions else 0.0
-    return "noisy" if others > NOISY else "busy" if others > BUSY else ""

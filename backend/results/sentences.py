@@ -1,6 +1,5 @@
 """A result in words. Every sentence that is printed or shown of a race is made here."""
 
-from collections.abc import Sequence
 from math import isfinite
 
 from backend.engines.registry import engines
@@ -35,14 +34,15 @@ def headline(board: Scoreboard, result: Result) -> str:
     if not (result.finished or board.ended):
         return "Columns take turns; each is timed only while it computes."
     early = "Stopped early." if any(row.state == "stopped" for row in rows) else ""
-    parts = (early, _speed(board, result), _texts(result), _failures(rows))
-    return " ".join(filter(None, parts))
+    failed = [row.name for row in rows if row.state == "failed"]
+    failures = f"{listed(failed)} failed." if failed else ""
+    return " ".join(filter(None, (early, _speed(board, result), _texts(result), failures)))
 
 
 def _speed(board: Scoreboard, result: Result) -> str:
     base = result.baseline
     if result.doubt == "noisy":
-        return f"Too noisy to tell: {_taken(board.conditions)}."
+        return f"Too noisy to tell: {_others(board.conditions)}."
     if base is None:
         best = max(result.rows, key=lambda row: row.rate)
         wrote = f"{best.name} wrote {rate(best.rate)} tokens a second"
@@ -58,9 +58,8 @@ def _speed(board: Scoreboard, result: Result) -> str:
 
 def _texts(result: Result) -> str:
     if result.texts == "changed":
-        return (
-            f"The text changed in {listed([r.name for r in result.rows if r.text == 'changed'])}."
-        )
+        changed = [row.name for row in result.rows if row.text == "changed"]
+        return f"The text changed in {listed(changed)}."
     if result.texts == "":
         return ""
     others = [row.name for row in result.rows if row.text == "different"]
@@ -74,17 +73,12 @@ def _cut(row: Row) -> bool:
     return row.text == "same" and (row.state != "done" or row.score.reason == "photo finish")
 
 
-def _failures(rows: Sequence[Row]) -> str:
-    failed = [row.name for row in rows if row.state == "failed"]
-    return f"{listed(failed)} failed." if failed else ""
-
-
 def doubt(board: Scoreboard, result: Result) -> str:
     """Why the speeds may be off; "" if they are not, or the headline says it."""
-    return f"Speeds may be off: {_taken(board.conditions)}." if result.doubt == "busy" else ""
+    return f"Speeds may be off: {_others(board.conditions)}." if result.doubt == "busy" else ""
 
 
-def _taken(conditions: Conditions | None) -> str:
+def _others(conditions: Conditions | None) -> str:
     share = conditions.others if conditions else 0.0
     return f"other programs used {share:.0%} of the machine"
 
@@ -150,7 +144,7 @@ def validity(score: Score) -> str:
 
 
 def verdict(board: Scoreboard, row: Row) -> str:
-    """What is to be said of a column's text, for a line below its name."""
+    """How a column's text compares, and whether it is valid, for a line below its name."""
     if row.message:
         return row.message
     more = f"the grammar still expects {row.score.expected}" if row.score.expected else ""
