@@ -1,7 +1,6 @@
 """What of its machine this process may use. Imports nothing of the app."""
 
 import os
-from collections.abc import Iterator
 from math import inf
 from pathlib import Path
 
@@ -20,11 +19,19 @@ def zero_gpu() -> bool:
 
 
 def quota(groups: Path = _GROUPS, own: Path = _OWN_GROUP) -> float:
-    """Cores' worth of time that the control groups of this process allow; infinite: no limit.
+    """Cores' worth of time that Linux's control groups (version 2) allow; infinite: no limit.
 
-    Linux's cgroups of either version; `groups` and `own` are where the system shows them.
+    `groups` and `own` are where the system shows them. A container sees its own group as topmost.
     """
-    return min(_quotas(groups, own), default=inf)
+    path = next((line[3:] for line in _text(own).splitlines() if line.startswith("0::")), "/")
+    group, tightest = groups / path.strip("/"), inf
+    for folder in (group, *group.parents):
+        words = _text(folder / "cpu.max").split()
+        if len(words) == 2 and all(word.isdecimal() for word in words) and int(words[1]):
+            tightest = min(tightest, int(words[0]) / int(words[1]))
+        if folder == groups:
+            break
+    return tightest
 
 
 def cores() -> float:
@@ -53,34 +60,6 @@ def computes_bf16(facts: Path = _CPU) -> bool:
     if not facts.is_file():
         return True
     return bool({"avx512_bf16", "amx_bf16", "bf16"} & set(facts.read_text().split()))
-
-
-def _quotas(groups: Path, own: Path) -> Iterator[float]:
-    for group in _own_groups(groups, own):
-        words = _words(group / "cpu.max") or [
-            *_words(group / "cpu.cfs_quota_us"),
-            *_words(group / "cpu.cfs_period_us"),
-        ]
-        if len(words) == 2 and all(word.isdecimal() for word in words) and int(words[1]):
-            yield int(words[0]) / int(words[1])
-
-
-def _own_groups(groups: Path, own: Path) -> Iterator[Path]:
-    """Folders of the groups that hold this process, each below the one before. A container sees its
-    own group as the topmost.
-    """
-    yield from (groups, groups / "cpu")
-    for line in _text(own).splitlines():
-        _, controllers, path = line.split(":", 2)
-        if not controllers or "cpu" in controllers.split(","):
-            folder = groups / "cpu" if controllers else groups
-            for part in Path(path).parts[1:]:
-                folder = folder / part
-                yield folder
-
-
-def _words(path: Path) -> list[str]:
-    return _text(path).split()
 
 
 def _text(path: Path) -> str:

@@ -1,4 +1,6 @@
-"""Threads are as many as a container's quota pays for, not as many as its host has cores."""
+"""Threads are as many as a container's quota pays for, not as many as its host has cores; one in a
+forked process.
+"""
 
 from math import inf
 from pathlib import Path
@@ -7,13 +9,6 @@ import pytest
 
 from backend import machine
 from backend.machine import cores, quota
-
-
-def tree(folder: Path, files: dict[str, str]) -> Path:
-    for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-    return folder
 
 
 @pytest.mark.parametrize(
@@ -25,21 +20,18 @@ def tree(folder: Path, files: dict[str, str]) -> Path:
         ({"a/cpu.max": "400000 100000\n", "a/b/cpu.max": "50000 100000\n"}, "0::/a/b\n", 0.5),
         ({"a/cpu.max": "100000 100000\n", "a/b/cpu.max": "max 100000\n"}, "0::/a/b\n", 1.0),
         ({"other/cpu.max": "50000 100000\n"}, "0::/a\n", inf),
-        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, "", inf),
-        (
-            {"cpu/d/cpu.cfs_quota_us": "200000", "cpu/d/cpu.cfs_period_us": "100000"},
-            "4:cpu,cpuacct:/d\n3:memory:/e\n",
-            2.0,
-        ),
         ({"cpu.max": "nonsense"}, "0::/\n", inf),
     ],
 )
 def test_the_tightest_group_counts(
     tmp_path: Path, files: dict[str, str], own: str, expected: float
 ) -> None:
-    shown = tmp_path / "own"
-    shown.write_text(own)
-    assert quota(tree(tmp_path / "groups", files), shown) == expected
+    groups, group = tmp_path / "groups", tmp_path / "own"
+    group.write_text(own)
+    for name, text in files.items():
+        (groups / name).parent.mkdir(parents=True, exist_ok=True)
+        (groups / name).write_text(text)
+    assert quota(groups, group) == expected
 
 
 def test_a_fork_computes_with_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,8 @@ from backend.engines.openvino.core import (
     BYTES,
     EXACT,
     EXACT_PRECISIONS,
-    available_devices,
     core,
+    devices,
     require_device,
 )
 from backend.engines.openvino.session import OpenVINOSession
@@ -81,11 +81,6 @@ def open_openvino(spec: ModelSpec, say: Say) -> OpenVINOEngine:
         model = core().compile_model(graph, spec.device, settings)
         tokenizer = loading.result()
     return OpenVINOEngine(spec, model, tokenizer, files, path.with_suffix(".bin").stat().st_size)
-
-
-def devices() -> tuple[str, ...]:
-    """CPU first: it is on every machine, and what the built-in figures refer to."""
-    return tuple(sorted(available_devices(), key=lambda name: name != "CPU"))
 
 
 def estimate_bytes(spec: ModelSpec, say: Say) -> int:

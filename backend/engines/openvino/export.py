@@ -318,10 +318,6 @@ def _attention(model: "ov.Model", files: ModelFiles) -> list["ov.Node"]:
     for node in nodes:
         if len(node.inputs()) < 4:
             raise unsupported(files, f"no mask in {node.get_friendly_name()}")
-        heads = node.input(3).get_partial_shape()[1]
-        if heads.is_static and heads.get_length() != 1:
-            # ALiBi, say: what it adds would go with the mask.
-            raise unsupported(files, f"heads' masks in {node.get_friendly_name()}")
     return nodes
 
 
