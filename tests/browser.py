@@ -4,34 +4,30 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 ROOT = Path(__file__).resolve().parent.parent
 CHROMIUM = Path("/usr/bin/chromium")
-ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run")
+ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
 
 # A busy machine draws late: what is expected must come, however long it takes within reason.
 expect.set_options(timeout=20_000)
 
 
 @contextmanager
-def serving(
-    *options: str, cache: Path | None = None, variables: Mapping[str, str] | None = None
-) -> Iterator[str]:
-    """`python app.py OPTIONS` on a free port: its address, once it answers."""
-    environment = {**os.environ, **(variables or {})}
+def serving(cache: Path) -> Iterator[str]:
+    """The app with its fake engine on a free port: its address, once it answers."""
+    environment = os.environ | {"DECODE_DERBY_CACHE": str(cache)}
     environment.pop("SPACE_ID", None)
-    if cache is not None:
-        environment["DECODE_DERBY_CACHE"] = str(cache)
     with subprocess.Popen(
-        [sys.executable, "app.py", "--port", "0", *options],
+        [sys.executable, "app.py", "--port", "0", "--fake"],
         cwd=ROOT,
         env=environment,
         stdout=subprocess.PIPE,
@@ -69,19 +65,15 @@ def small_app(what: str, argument: str = "") -> Iterator[str]:
 
 
 @contextmanager
-def launched(*arguments: str) -> Iterator[Browser]:
-    """A headless browser, with more arguments; without one, a failure where CI is set and a skip
-    elsewhere.
-    """
+def launched() -> Iterator[Browser]:
+    """A headless browser; without one, a failure where CI is set and a skip elsewhere."""
     if not CHROMIUM.exists():
         reason = f"there is no browser at {CHROMIUM}"
         if os.environ.get("CI"):
             pytest.fail(reason)
         pytest.skip(reason)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=CHROMIUM, args=[*ARGUMENTS, *arguments]
-        )
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         try:
             yield browser
         finally:
@@ -93,18 +85,14 @@ class Visitor:
 
     def __init__(
         self,
-        browser: Browser | BrowserContext,
+        browser: Browser,
         address: str,
         *,
         width: int = 1366,
         theme: str = "light",
         **settings: Any,
     ) -> None:
-        """In a window of its own, unless `browser` is one."""
-        window = isinstance(browser, BrowserContext)
-        self.window = (
-            browser if window else browser.new_context(viewport={"width": width, "height": 900})
-        )
+        self.window = browser.new_context(viewport={"width": width, "height": 900})
         self.page: Page = self.window.new_page()
         self.page.set_default_timeout(20_000)
         self.complaints: list[str] = []

@@ -18,7 +18,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with serving("--fake", cache=tmp_path_factory.mktemp("cache")) as place:
+    with serving(tmp_path_factory.mktemp("cache")) as place:
         yield place
 
 
