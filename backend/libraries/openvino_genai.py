@@ -267,9 +267,9 @@ def _make(folder: Path, spec: ModelSpec, files: ModelFiles, say: Say) -> None:
         say(f"Converting {spec.name} to OpenVINO...")
         model, _ = converted(files, spec.name, folder)
     else:
-        whole = model_folder(replace(spec, precision="fp32"), files, say)
+        exact = model_folder(replace(spec, precision="fp32"), files, say)
         say(f"Compressing {spec.name} to {spec.precision}...")
-        model = compressed(openvino.Core().read_model(whole / IR[0]), spec, say)
+        model = compressed(openvino.Core().read_model(exact / IR[0]), spec, say)
     openvino.save_model(model, folder / IR[0], compress_to_fp16=False)
 
 

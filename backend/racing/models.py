@@ -76,23 +76,24 @@ def usual_precision(spec: ModelSpec, say: Say) -> tuple[str, str]:
     engine.
     """
     engine = engine_named(spec.engine)
-    first, *others = engine.precisions
-    if spec.name == BUILT_IN or engine.models or not others:
+    first, second, *_ = (*engine.precisions, "")
+    if spec.name == BUILT_IN or engine.models or not second:
         return first, ""
-    if others[0] == "bf16" and spec.device == "CPU" and not computes_bf16():
+    if second == "bf16" and spec.device == "CPU" and not computes_bf16():
         return first, ""
-    names = (first, others[0])
     try:
         folder = model_folder(spec.name, say)
         if is_ready_made(folder) and (stored := stored_precision(folder)) != first:
             return stored, ""  # it runs as it is stored
-        whole, less = (engine.estimate_bytes(replace(spec, precision=p), say) for p in names)
+        exact, rounded = (
+            engine.estimate_bytes(replace(spec, precision=name), say) for name in (first, second)
+        )
     except DerbyError:
         return first, ""
-    if whole <= LARGE or less >= whole:
+    if exact <= LARGE or rounded >= exact:
         return first, ""
-    return others[0], (
-        f"{spec.name} would take {size(whole)} at {first} and takes {size(less)} at {others[0]}, "
+    return second, (
+        f"{spec.name} would take {size(exact)} at {first} and takes {size(rounded)} at {second}, "
         "where columns may differ in near ties"
     )
 

@@ -1,4 +1,7 @@
-"""A server's column: what it shows of each server, by whose clock, and what a bad one does."""
+"""A server's column shows what each kind of server says, by the right clock; it is asked what the
+race asks. A bad server fails its own column in a sentence, whatever it sends can be shown, and a
+key goes to its server and nowhere else.
+"""
 
 import json
 import threading
@@ -47,7 +50,7 @@ class Script:
     unknown: str = "none"
     breaks: bool = False
     held: threading.Event | None = None
-    asked: list[Message] = field(default_factory=list)
+    bodies: list[Message] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
     keys: set[str | None] = field(default_factory=set)
 
@@ -63,10 +66,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         script, length = self.script, int(self.headers["Content-Length"])
-        script.asked.append(json.loads(self.rfile.read(length)))
+        script.bodies.append(json.loads(self.rfile.read(length)))
         script.paths.append(self.path)
         script.keys.add(self.headers["Authorization"])
-        if script.unknown in script.asked[-1]:
+        if script.unknown in script.bodies[-1]:
             self._send(400, "application/json", [b'{"error": "unknown field"}'])
         else:
             self._send(script.status, script.kind, script.pieces, script.held, script.breaks)
@@ -157,7 +160,7 @@ def raced(*columns: str, request: Request = REQUEST) -> tuple[list[Event], Score
     return events, board_after(race.columns, events)
 
 
-def asked_by(request: Request, unknown: str = "none") -> tuple[Script, Scoreboard]:
+def answered(request: Request, unknown: str = "none") -> tuple[Script, Scoreboard]:
     """What a server was asked by a column, and what came of it."""
     script = Script(stream(*COUNTED), unknown=unknown)
     with scripted(script) as address:
@@ -197,28 +200,28 @@ def test_llama_cpps_own_clock_is_used_where_it_sends_one() -> None:
 def test_the_request_is_the_races() -> None:
     earlier = (("Who?", "I."),)
     drawn = Sampling(0.7, 40, 0.9, 2**40 + 5, min_p=0.1)
-    script, _ = asked_by(Request("Why?", 9, drawn, stop=("x",), earlier=earlier))
-    asked = script.asked[0]
+    script, _ = answered(Request("Why?", 9, drawn, stop=("x",), earlier=earlier))
+    body = script.bodies[0]
     assert script.paths == ["/v1/chat/completions"]
-    turns = [(each["role"], each["content"]) for each in asked["messages"]]
+    turns = [(each["role"], each["content"]) for each in body["messages"]]
     assert turns == [("user", "Who?"), ("assistant", "I."), ("user", "Why?")]
-    given = [asked[name] for name in ("temperature", "top_k", "top_p", "min_p", "seed")]
-    assert given == [0.7, 40, 0.9, 0.1, 5]
-    assert (asked["max_tokens"], asked["stop"], asked["model"]) == (9, ["x"], "tiny")
-    assert asked["cache_prompt"] is False, "a column reads its prompt anew"
-    script, _ = asked_by(Request("Why?", 9, chat=False))
-    assert (script.paths, script.asked[0]["prompt"]) == (["/v1/completions"], "Why?")
+    fields = [body[name] for name in ("temperature", "top_k", "top_p", "min_p", "seed")]
+    assert fields == [0.7, 40, 0.9, 0.1, 5]
+    assert (body["max_tokens"], body["stop"], body["model"]) == (9, ["x"], "tiny")
+    assert body["cache_prompt"] is False, "a column reads its prompt anew"
+    script, _ = answered(Request("Why?", 9, chat=False))
+    assert (script.paths, script.bodies[0]["prompt"]) == (["/v1/completions"], "Why?")
 
 
 def test_a_server_that_knows_fewer_fields_is_asked_for_less_if_that_is_the_same() -> None:
-    script, board = asked_by(REQUEST, "timings_per_token")
-    assert (len(script.asked), board.scores[0].text) == (2, "One two three")
+    script, board = answered(REQUEST, "timings_per_token")
+    assert (len(script.bodies), board.scores[0].text) == (2, "One two three")
     for request in (
         Request("Hi", sampling=Sampling(0.7, min_p=0.1)),
         Request("Hi", ignore_eos=True),
     ):
-        script, board = asked_by(request, "timings_per_token")
-        assert (len(script.asked), board.scores[0].state) == (1, "failed")
+        script, board = answered(request, "timings_per_token")
+        assert (len(script.bodies), board.scores[0].state) == (1, "failed")
         assert "unknown field" in board.scores[0].message
 
 
@@ -226,8 +229,8 @@ def test_a_server_that_knows_fewer_fields_is_asked_for_less_if_that_is_the_same(
 def test_texts_are_compared_by_character(at: int | None) -> None:
     _, board = raced("kv")
     text = board.scores[0].text
-    told = text if at is None else text[:at] + "\N{SNOWMAN}" + text[at + 1 :]
-    with scripted(Script(stream(chat(told[:5]), chat(told[5:], "length")))) as url:
+    other = text if at is None else text[:at] + "\N{SNOWMAN}" + text[at + 1 :]
+    with scripted(Script(stream(chat(other[:5]), chat(other[5:], "length")))) as url:
         _, board = raced("kv", f"@{url}")
     assert result_of(board).rows[1].text == ("same" if at is None else "different")
     difference = board.difference(1)
@@ -293,8 +296,11 @@ def test_a_key_goes_to_its_server_and_nowhere_else(servers: Path) -> None:
     assert board.scores[1].message.endswith("refused the request: you sent ... (status 500).")
 
 
-def test_an_address_is_a_host_and_perhaps_a_version(servers: Path) -> None:
-    servers.write_text("")
+def test_the_operators_file_is_read_strictly(
+    servers: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An address is a host and perhaps a version; a key may stand in the environment."""
+    servers.write_text('[mine]\nurl = "http://host"\nkey_variable = "MY_KEY"\n')
     for text, url in (
         ("http://127.0.0.1:8080/", "http://127.0.0.1:8080/v1"),
         ("https://host.example/api/v3", "https://host.example/api/v3"),
@@ -304,23 +310,14 @@ def test_an_address_is_a_host_and_perhaps_a_version(servers: Path) -> None:
     for text in ("http://me:key@host", "http://host/?key=1", "http://host/#a", "http://", "host"):
         with pytest.raises(DerbyError):
             server_at(text)
-
-
-@pytest.mark.parametrize(
-    "text", ["[mine", "[mine]\nport = 1", "[mine]\nmodel = 'a'", "[mine]\nurl = 3", "mine = 1"]
-)
-def test_a_file_of_servers_that_says_anything_else_is_refused(text: str, servers: Path) -> None:
-    servers.write_text(text)
-    with pytest.raises(DerbyError, match=r"mine|file of servers"):
-        server_at("mine")
-
-
-def test_a_key_may_stand_in_the_environment(servers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    servers.write_text('[mine]\nurl = "http://host"\nkey_variable = "MY_KEY"\n')
     with pytest.raises(DerbyError, match="MY_KEY"):
         server_at("mine")
     monkeypatch.setenv("MY_KEY", "sk-hush")
     assert server_at("mine").key == "sk-hush"
+    for text in ("[mine", "[mine]\nport = 1", "[mine]\nmodel = 'a'", "[mine]\nurl = 3", "mine = 1"):
+        servers.write_text(text)
+        with pytest.raises(DerbyError, match=r"mine|file of servers"):
+            server_at("mine")
 
 
 def test_a_stop_ends_the_column_of_a_server_that_fell_silent() -> None:

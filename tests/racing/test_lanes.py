@@ -1,4 +1,7 @@
-"""Columns of a library: held in turns, alone behind the others, stopped, cut, failed."""
+"""Columns of a library: one that takes turns is held between them, any other runs alone behind the
+rest. An answer ends where one of ours does, a stop ends a library that waits, and an error fails
+its own column.
+"""
 
 import threading
 import time
@@ -53,7 +56,7 @@ class Model:
         self.stops += 1
 
 
-#: Makes a library of each name, which `takes_turns` if told so.
+#: Makes a library of each name, which `takes_turns` or not.
 Declare = Callable[..., None]
 
 
