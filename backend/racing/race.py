@@ -106,7 +106,7 @@ class Race:
                 self.restore_cache,
             )
             plain = strategy.ours and column.target(self.target) == self.target
-            keeps_text = column.lossless and column.keeps_text(request.sampling.temperature)
+            keeps_text = column.grammar is None and column.keeps_text(request.sampling.temperature)
             lanes.append(
                 Lane(
                     index,

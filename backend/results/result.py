@@ -125,7 +125,9 @@ def progress_of(score: Score, unit: Unit) -> list[Commit]:
     commits = [Commit(0.0, 0)] if unit == "character" and score.steps else []
     characters = 0
     for moment in score.moments:
-        step, characters = moment.step, characters + sum(len(text) for _, text in moment.spans)
+        step = moment.step
+        if unit == "character":
+            characters += sum(len(text) for _, text in moment.spans)
         if step is None:
             continue
         if unit == "character":

@@ -381,7 +381,7 @@ class Scoreboard:
         """True if the column promises the baseline's text: no grammar, and the same weights."""
         base = self.baseline_index
         alike = base is None or index == base or self._same_weights(index, base)
-        return alike and self.columns[index].lossless and self.scores[index].keeps_text
+        return alike and self.columns[index].grammar is None and self.scores[index].keeps_text
 
     def control(self, index: int) -> bool:
         """True if the column does what the baseline does, on the same weights: chance alone has

@@ -186,13 +186,6 @@ class Column:
         """Where the column's KV cache begins: "fresh" or "session"."""
         return self.settings().get("cache", FRESH)
 
-    @property
-    def lossless(self) -> bool:
-        """True if nothing but what it promises keeps it from writing exactly what plain decoding
-        on its model writes.
-        """
-        return self.grammar is None
-
     def keeps_text(self, temperature: float) -> bool:
         """True if it writes what plain decoding does under the same grammar; False: a text of its
         own, drawn from the same distribution.

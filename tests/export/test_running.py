@@ -74,10 +74,9 @@ def prepare(library: str, target: ModelSpec, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("library", "columns", "request_"),
     [
-        ("transformers", ("lookup:k=4",), QUESTION),
-        ("transformers", ("kv",), DRAWN),
-        ("openvino-genai", ("kv", "lookup:k=4", "speculative:draft=int4,k=3"), QUESTION),
-        ("llama.cpp", ("kv", "lookup:k=4"), QUESTION),
+        ("transformers", ("lookup:k=4",), DRAWN),
+        ("openvino-genai", ("lookup:k=4", "speculative:draft=int4,k=3"), QUESTION),
+        ("llama.cpp", ("lookup:k=4",), QUESTION),
     ],
 )
 def test_code_prints_what_its_column_writes(

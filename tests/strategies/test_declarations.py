@@ -41,7 +41,6 @@ def test_the_registry_is_consistent() -> None:
     assert registry.plugin_problems() == ()
     baseline = default_column(BASELINE)
     assert baseline.plain
-    assert baseline.lossless
     assert not baseline.strategy.settings
     assert not baseline.strategy.guesses
 
