@@ -409,6 +409,18 @@ def test_a_draft_that_is_the_target_is_always_accepted() -> None:
         assert verdict.overlaps[0] == pytest.approx(1.0)
 
 
+def test_each_round_draws_numbers_of_its_own() -> None:
+    """An even guess at one place passes, and is drawn, in about half of the rounds."""
+    logits, everything = np.zeros((2, 2), dtype=np.float32), np.ones((0, 0), dtype=np.bool_)
+    certain = Draw(0, np.array([1.0, 0.0], dtype=np.float32))
+    proposal = replace(Proposal.chain([0]), draws={(): certain})
+    own = Sampling(1.0)
+    draft, verifier = IndependentSampler(own), DistributionVerifier()
+    verdicts = [verifier.verify(proposal, logits, everything, 5, Sampler(own)) for _ in range(200)]
+    assert 60 < sum(verdict.rows == (0,) for verdict in verdicts) < 140
+    assert 60 < sum(draft.choose_two(logits[0], 5).token for _ in range(200)) < 140
+
+
 @pytest.mark.parametrize("width", [150, 300])
 @pytest.mark.parametrize("keyed", [True, False])
 def test_a_draft_may_have_more_or_fewer_logits_than_the_target(width: int, keyed: bool) -> None:
