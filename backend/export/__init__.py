@@ -1,3 +1,3 @@
-"""A column as code for production (`production`, one module a library), and a race as tables or one
+"""A column as code for production (`production`, by `templates`), and a race as `tables` or one
 `picture`.
 """
