@@ -1,12 +1,17 @@
-# make run    start the page on 127.0.0.1:7860; what it needs is prepared meanwhile
+# make run    start the page on 127.0.0.1:7860, or PORT=...; what it needs is prepared meanwhile
 # make setup  prepare everything that it needs, and stop
 # make libraries  install openvino-genai and llama.cpp, for columns of their own decoding
+# make quick  the tests that need neither a model nor a browser, of all rooms or of TESTS=tests/ROOM
 # make test   prepare, and run what a change must pass: minutes
 # make test-all  everything: also the thorough tests and a Ray cluster
 # make test-plugins  the packages in plugins/, installed into build/plugins
 # make test-thorough, test-cluster  those parts alone
+# make verify  check that every lossless column writes the same text: half an hour
+# make bench  measure every column on the built-in prompts
 # make gpu    all that a CUDA device can show, in 40 minutes; results go to build/gpu/
 PYTHON ?= python3
+PORT ?= 7860
+TESTS ?= tests
 BIN := .venv/bin
 
 # Byte code is written beside the download of the model, not by pip before it: fourteen thousand
@@ -20,16 +25,19 @@ COMPILE = { test -e .venv/compiled || { nice $(BIN)/python -m compileall -q -x '
 # the cores from the other tests.
 THREE_AT_A_TIME = --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: run setup libraries test types tests test-all test-plugins test-thorough test-cluster verify bench gpu
+.PHONY: run setup libraries quick test types tests test-all test-plugins test-thorough test-cluster verify bench gpu
 
 run: .venv/installed
-	$(COMPILE) & $(BIN)/python app.py
+	$(COMPILE) & $(BIN)/python app.py --port $(PORT)
 
 setup: .venv/installed
 	$(COMPILE) & $(BIN)/python -m backend setup && wait
 
 libraries: .venv/installed
 	$(BIN)/python -m pip install --disable-pip-version-check -r requirements-libraries.txt
+
+quick: .venv/installed-dev
+	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -m 'not model and not browser and not thorough and not cluster' $(TESTS)
 
 test: .venv/installed-dev
 	$(COMPILE) & $(BIN)/python -m backend setup && wait

@@ -47,7 +47,7 @@ def load_command(name: str) -> click.Command:
 
     module, purpose = COMMANDS[name]
     function = getattr(import_module(f"backend.cli.{module}"), name)
-    single = typer.Typer(add_completion=False)
+    single = typer.Typer(add_completion=False, rich_markup_mode=None)
     single.command(name, help=purpose)(unbundled(function))
     return typer.main.get_command(single)
 
@@ -96,6 +96,7 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
 )
 
 

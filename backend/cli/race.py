@@ -254,7 +254,8 @@ def texts(board: Scoreboard) -> Group:
         parts.append(body)
         if row.score.values:
             parts.append(Text(visible(json.dumps(row.score.values, ensure_ascii=False))))
-    legend = Text("\n")
-    for origin, style in STYLES.items():
-        legend.append(f"{origin}  ", style=style)
-    return Group(*parts, legend, Text(f"\n{visible(headline(board, result))}", style="bold"))
+    if out.is_terminal:
+        parts.append(Text("\n"))
+        for origin, style in STYLES.items():
+            parts[-1].append(f"{origin}  ", style=style)
+    return Group(*parts, Text(f"\n{visible(headline(board, result))}", style="bold"))

@@ -92,7 +92,8 @@ def test_what_is_typed_is_a_command_with_such_options(
         return
     columns = parse(command, arguments).params.get("column") or ()
     for column in [columns] if isinstance(columns, str) else columns:
-        parse_column(column, OWN)
+        if column != "repeat":  # the strategy that docs/extend.md shows how to write
+            parse_column(column, OWN)
 
 
 def test_options_that_stand_alone_are_some_command_s() -> None:

@@ -197,7 +197,7 @@ class Repeat(Drafter):
     def propose(self, context, budget):
         return Proposal.chain(context[-1:] * min(2, budget))
 
-METHOD = Strategy("repeat", "Repeat", "Expects the last token again.", build=lambda _: Repeat())
+METHOD = Strategy("again", "Again", "Expects the last token again.", build=lambda _: Repeat())
 """
 
 #: Packages with one flaw each, by their names, and what is said of it.
@@ -222,7 +222,7 @@ def test_a_strategy_of_another_package_races_and_each_broken_one_is_a_line(tmp_p
     places = filter(None, (str(tmp_path), os.environ.get("PYTHONPATH")))
     command = ["race", "xx", "--engine", "fake", "--model", "fake-loop", "--max-new-tokens", "40"]
     ran = subprocess.run(
-        [sys.executable, "-m", "backend", *command, "-c", "kv", "-c", "repeat", "--json"],
+        [sys.executable, "-m", "backend", *command, "-c", "kv", "-c", "again", "--json"],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(places), "COLUMNS": "200"},
         capture_output=True,
