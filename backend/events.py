@@ -198,8 +198,6 @@ class Step:
     seconds: dict[Name, Seconds]  # total, draft, mask, forward, rest
     masks: list[Seconds] = field(default_factory=list)  # of each, mostly beside the pass
     calls: Count = 0  # passes of the draft
-    # 1 - TV of the target's and the draft's distribution, of each row where both are at hand:
-    overlaps: list[Annotated[float, Field(ge=-0.001, le=1.001)]] = field(default_factory=list)
     kind: Literal["Step"] = field(default="Step", kw_only=True)
 
     def __post_init__(self) -> None:

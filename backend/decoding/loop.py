@@ -216,7 +216,6 @@ class Answer:
             {part: rounded(seconds) for part, seconds in clock.last.items()},
             list(map(rounded, mask_seconds)),
             proposal.calls,
-            list(map(rounded_value, verdict.overlaps)),
         )
         verified = Verified(offered, proposal, logits, allowed, verdict, tokens)
         return step, proposed(self._column, verified, self._request, parts.tokenizer.piece)

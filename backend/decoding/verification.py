@@ -29,13 +29,11 @@ from backend.types import Draw, Logits, Proposal
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """`rows`: indices of the accepted drafted tokens, a path from the root. `choices`: one for each
-    of them and one more, the bonus token sampled after the last. `overlaps`: 1 - TV of draft and
-    target for each row that was checked against a drawn token.
+    of them and one more, the bonus token sampled after the last.
     """
 
     rows: tuple[int, ...]
     choices: tuple[Choice, ...]
-    overlaps: tuple[float, ...] = ()
 
 
 class Verifier:
@@ -95,7 +93,6 @@ class DistributionVerifier(Verifier):
             return KEYED.verify(proposal, logits, allowed, position, sampler)
         self._rounds += 1
         drawn = numbers(sampling.seed, position, VERIFYING, self._rounds)
-        overlaps: list[float] = []
         path: list[int] = []
 
         def sample(row: int, depth: int) -> Choice:
@@ -109,12 +106,10 @@ class DistributionVerifier(Verifier):
             if draw is None:
                 path.append(draw_from(target, drawn.random()))
             else:
-                overlaps.append(_overlap(target, draw))
                 path.append(_examine(target, draw, drawn))
             return Choice(path[-1], inf)
 
-        verdict = verify(proposal, sample)
-        return Verdict(verdict.rows, verdict.choices, tuple(overlaps))
+        return verify(proposal, sample)
 
 
 def _examine(target: NDArray[np.float32], draw: Draw, drawn: np.random.Generator) -> int:
@@ -132,12 +127,6 @@ def _examine(target: NDArray[np.float32], draw: Draw, drawn: np.random.Generator
 def _places(draw: Draw) -> slice | NDArray[np.int64]:
     """Where the tokens that could be drawn stand in the target's distribution."""
     return slice(draw.probabilities.size) if draw.support is None else draw.support
-
-
-def _overlap(target: NDArray[np.float32], draw: Draw) -> float:
-    """1 - TV of the target's distribution, float32 [V], and the draft's."""
-    same = np.minimum(target[_places(draw)], draw.probabilities)
-    return float(same.sum(dtype=np.float64))
 
 
 def verify(proposal: Proposal, sample: Callable[[int, int], Choice]) -> Verdict:

@@ -104,7 +104,6 @@ class Score:
     drafted: int = 0  # tokens proposed by a drafter, never those that a grammar forces
     accepted: int = 0  # of these, those that the target confirmed
     calls: int = 0  # passes of the draft
-    overlaps: list[float] = field(default_factory=list)  # 1 - TV, row by row; []: not computed
     depths: Counter[tuple[int, int]] = field(default_factory=Counter)  # (drafted, accepted)
     widths: Counter[int] = field(default_factory=Counter)  # rows of a pass -> passes
 
@@ -181,7 +180,6 @@ class Score:
         self.moments.append(Moment(self.seconds, step.spans, self.steps, step))
         self.rows += step.rows
         self.masks += step.masks
-        self.overlaps += step.overlaps
         self.forced += step.origins.count("forced")
         if step.drafted:
             self.drafted += step.drafted
