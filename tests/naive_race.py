@@ -5,7 +5,7 @@ whole text for every token, `kv` keeps keys and values, `lookup` also guesses: w
 last earlier occurrence of the text's ending is checked in one pass. Token t is chosen by
 argmax(logits / T + g(seed, t)) with the same Gumbel noise g in every column, so all write one text.
 
-    python tests/naive_race.py FOLDER "Why is the sky blue?"
+    .venv/bin/python tests/naive_race.py ~/.cache/decode-derby/built-in "Why is the sky blue?" 48
 """
 
 import sys
@@ -84,14 +84,14 @@ def speculative(model: Any, prompt: list[int], count: int, choose: Choose, draft
     return text[len(prompt) :]
 
 
-def main(folder: str, question: str) -> None:
+def main(folder: str, question: str, limit: str = "48") -> None:
     model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     tokenizer: Any = AutoTokenizer.from_pretrained(folder)
     chat = [{"role": "user", "content": question}]
     prompt = list(tokenizer.apply_chat_template(chat, add_generation_prompt=True)["input_ids"])
     for column in (stateless, kv, lookup):
         start = perf_counter()
-        tokens = column(model, prompt, 48, chooser(0.0, 0))
+        tokens = column(model, prompt, int(limit), chooser(0.0, 0))
         seconds = perf_counter() - start
         sys.stdout.write(f"{column.__name__:10} {seconds:5.1f} s  {tokenizer.decode(tokens)!r}\n")
 

@@ -86,7 +86,7 @@ class Context:
             self._rewind(length)
             del self.tokens[length:]
 
-    def require_pending(self) -> None:
+    def recompute_last(self) -> None:
         """Have the last token computed again if all of them are in the cache."""
         self._rewind(len(self.tokens) - 1)
 
@@ -108,13 +108,16 @@ def decode(column: int, prompt: Sequence[int], request: Request, parts: Parts) -
     """
     answer = Answer(column, Context(prompt, parts), request, parts)
     while answer.goes_on():
-        yield from (answer.prefill(),) if answer.reading else answer.step()
+        if answer.reading:
+            yield answer.prefill()
+        else:
+            yield from answer.step()
     yield answer.finish()
 
 
 class Answer:
-    """One stretch of text being decoded: the mutable record of a running column. `reason`: why it
-    ended, once it has.
+    """One stretch of text being decoded: of an answer, or of a program's slot. Mutable. `reason`:
+    why it ended, once it has.
     """
 
     def __init__(
@@ -132,7 +135,7 @@ class Answer:
         self._first = True
         self._rows = 0  # rows computed since the last step
         self._last_origin: Origin = "sampled"
-        context.require_pending()
+        context.recompute_last()
 
     def goes_on(self) -> bool:
         """Whether another pass follows."""
@@ -175,6 +178,7 @@ class Answer:
                 proposal = parts.constraint.cut(offered) if offered.guessed else offered
                 masks = parts.constraint.start_masks(proposal)
 
+            # Logits are wanted behind the text, behind each drafted token, and of feedback rows.
             total = n + len(proposal.tokens)
             parents = chain_parents(n) + tuple(n + parent for parent in proposal.parents)
             wanted = [*range(n - 1, n + proposal.drafted), *range(total - proposal.feedback, total)]
@@ -208,14 +212,14 @@ class Answer:
             self._column,
             tokens,
             list(origins),
-            [rounded_value(choice.gap) for choice in verdict.choices[: len(tokens)]],
-            [[origin, piece] for origin, piece in zip(origins, pieces, strict=True) if piece],
-            rows,
-            proposal.guessed,
-            max(0, accepted - proposal.forced),
-            {part: rounded(seconds) for part, seconds in clock.last.items()},
-            list(map(rounded, mask_seconds)),
-            proposal.calls,
+            gaps=[rounded_value(choice.gap) for choice in verdict.choices[: len(tokens)]],
+            spans=[[origin, piece] for origin, piece in zip(origins, pieces, strict=True) if piece],
+            rows=rows,
+            drafted=proposal.guessed,
+            accepted=max(0, accepted - proposal.forced),
+            seconds={part: rounded(seconds) for part, seconds in clock.last.items()},
+            masks=list(map(rounded, mask_seconds)),
+            calls=proposal.calls,
         )
         verified = Verified(offered, proposal, logits, allowed, verdict, tokens)
         return step, proposed(self._column, verified, self._request, parts.tokenizer.piece)
@@ -269,12 +273,12 @@ class Answer:
         """
         parts, tokens, origins, pieces = self._parts, list[int](), list[Origin](), list[str]()
         eos_ids = () if self._request.ignore_eos else parts.tokenizer.eos_ids
-        own: Origin = "bonus" if proposal.drafted else "sampled"
+        own_origin: Origin = "bonus" if proposal.drafted else "sampled"
         for i, choice in enumerate(verdict.choices):
             ends, forced = choice.token in eos_ids, i < proposal.forced
             tokens.append(choice.token)
-            suggested: Origin = "forced" if forced else "drafted"
-            origins.append(suggested if i < len(verdict.rows) else own)
+            guess_origin: Origin = "forced" if forced else "drafted"
+            origins.append(guess_origin if i < len(verdict.rows) else own_origin)
             pieces.append("" if ends else self.text.push(choice.token))
             self._room -= 1
             with parts.clock.part("mask"):
