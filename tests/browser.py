@@ -49,9 +49,9 @@ def serving(cache: Path) -> Iterator[str]:
 
 @contextmanager
 def small_app(what: str, argument: str = "") -> Iterator[str]:
-    """The address of one of tests/page/apps.py."""
+    """The address of one of tests/page/small_apps.py."""
     with subprocess.Popen(
-        [sys.executable, "tests/page/apps.py", what, argument],
+        [sys.executable, "tests/page/small_apps.py", what, argument],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,

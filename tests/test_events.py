@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from recordings import EVENTS as RECORDED
+from race_records import EVENTS as RECORDED
 
 from backend.events import Event, Preparing, Proposed, from_json, to_json
 

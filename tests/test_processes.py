@@ -9,13 +9,13 @@ from pathlib import Path
 
 import psutil
 import pytest
-from races import PATIENCE, alive, until
+from race_runs import PATIENCE, alive, until
 
 ROOT = Path(__file__).resolve().parent.parent
 
 #: An app whose worker is stuck in native code that no thread of the interpreter can leave.
 STUCK = """
-from deeds import HoldInterpreter
+from fake_races import HoldInterpreter
 from backend.racing.hosts import ProcessHost
 
 host = ProcessHost()

@@ -10,7 +10,7 @@ from typing import Any
 import chat_model
 import pytest
 import typer
-from damaged import Damage, holding, stating, with_weights, without
+from chat_model import Damage, holding, stating, with_weights, without
 from typer.testing import CliRunner
 
 import app

@@ -13,9 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from boards import board_of, started, step
 from hypothesis import given
 from hypothesis import strategies as st
+from scoreboards import board_of, started, step
 
 from backend.bench import runner
 from backend.bench.plan import Plan

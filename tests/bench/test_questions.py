@@ -9,7 +9,7 @@ from typing import Any
 
 import chat_model
 import pytest
-from lib import without_template
+from loop_runs import without_template
 
 from backend.bench.plan import Plan
 from backend.bench.prompts import PLACEHOLDER, Prompt, read_prompts

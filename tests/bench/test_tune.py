@@ -3,7 +3,7 @@ shown to be faster.
 """
 
 import pytest
-from lib import PROMPT, Script, naive, run, without_template
+from loop_runs import PROMPT, Script, naive, run, without_template
 
 from backend.bench.prompts import PROMPTS
 from backend.bench.runner import RAW

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from recordings import race_of
+from race_records import race_of
 from typer.testing import CliRunner, Result
 
 from backend.cli.main import COMMANDS, app

@@ -8,9 +8,10 @@ import threading
 from collections.abc import Sequence
 
 import pytest
+from grammar_texts import compile_grammar
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lib import compile_grammar, run
+from loop_runs import run
 
 from backend.decoding.seams import Masks
 from backend.engines.fake import FakeEngine, FakeSession

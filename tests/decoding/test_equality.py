@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from naive_race import chooser, kv, lookup, stateless
-from races import run_solo
+from race_runs import run_solo
 
 from backend.bench.prompts import PROMPTS, Prompt
 from backend.bench.verify import PENALIZED, cases, verified_columns, verify

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lib import PROMPT, Script, drafters, naive, run
+from loop_runs import PROMPT, Script, drafters, naive, run
 from numpy.typing import NDArray
 
 from backend.decoding import clock as clock_module

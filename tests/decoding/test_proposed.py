@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+from grammar_texts import compile_grammar
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lib import PROMPT, Script, compile_grammar, drafters, drafting, naive, run
+from loop_runs import PROMPT, Script, drafters, drafting, naive, run
 
 from backend.decoding.clock import Clock
 from backend.decoding.proposed import Verified, proposed

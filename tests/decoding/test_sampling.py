@@ -9,7 +9,7 @@ from math import exp
 import numpy as np
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
-from lib import processed
+from loop_runs import processed
 from scipy.stats import kstest
 
 from backend.decoding.sampling import (

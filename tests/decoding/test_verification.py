@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lib import PROMPT, STEEP, Noisy, Run, drafters, drafting, naive, processed, run
+from loop_runs import PROMPT, STEEP, Noisy, Run, drafters, drafting, naive, processed, run
 from numpy.typing import NDArray
 from scipy.special import softmax
 from scipy.stats import chisquare

@@ -10,7 +10,7 @@ from operator import mul
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lib import PROMPT, drafting, naive, run
+from loop_runs import PROMPT, drafting, naive, run
 
 from backend.costs import CONTEXT, PassCosts, RunningCosts
 from backend.decoding.sampling import Sampler

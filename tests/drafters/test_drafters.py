@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lib import PROMPT, Noisy, drafting, naive, run
+from loop_runs import PROMPT, Noisy, drafting, naive, run
 from numpy.typing import NDArray
 
 from backend.costs import PassCosts

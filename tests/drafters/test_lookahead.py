@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import pytest
-from lib import PROMPT, naive, run
+from loop_runs import PROMPT, naive, run
 
 from backend.costs import UNKNOWN_COSTS, PassCosts
 from backend.drafters.lookahead import (

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from captured import Recorder
+from cpu_graph import Recorder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from races import run_solo
+from race_runs import run_solo
 
 from backend.bench.prompts import PROMPTS
 from backend.engines.heads.draft import Floats, Head, HeadNetwork, bias_of

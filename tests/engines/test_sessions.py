@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from captured import Recorder
+from cpu_graph import Recorder
 from families import tiny_engine
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -125,12 +125,12 @@ def test_a_session_is_its_text_whatever_it_went_through(
             assert np.abs(session.hidden_states()[row] - hidden).max() < TOLERANCE
         session.keep(path)
         text += accepted
-        deed = data.draw(st.sampled_from(["go on", "truncate", "move"]))
+        turn = data.draw(st.sampled_from(["go on", "truncate", "move"]))
         length = data.draw(st.integers(0, len(text)))
-        if deed == "truncate":
+        if turn == "truncate":
             session.truncate(length)
             del text[length:]
-        elif deed == "move":
+        elif turn == "move":
             arrays = session.save(length)
             assert all(array.shape[2] == length for array in arrays.values())
             session.close()

@@ -10,7 +10,7 @@ import families
 import numpy as np
 import pytest
 import torch
-from captured import Recorder
+from cpu_graph import Recorder
 from families import LONGEST, random_model, tiny_engine, tiny_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig

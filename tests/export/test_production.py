@@ -1,6 +1,6 @@
 """From a column's run to its code: it is the library's column that does the same with the settings
 that were in force, it has the arguments that this one runs with, and whatever a visitor names stays
-a literal. test_running.py executes it.
+a literal. test_snippets.py executes it.
 """
 
 import ast
@@ -14,10 +14,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from boards import board_of, written
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lib import LOCAL
+from loop_runs import LOCAL
+from scoreboards import board_of, written
 
 from backend.decoding.seams import UNDECIDED
 from backend.errors import DerbyError

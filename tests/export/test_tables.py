@@ -11,7 +11,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 from hypothesis import given
-from recordings import EVERY, RECORDS, race_of
+from race_records import EVERY, RECORDS, race_of
 
 from backend.events import Conditions, Failed
 from backend.export.picture import WINNER, picture_of

@@ -8,9 +8,9 @@ import re
 
 import numpy as np
 import pytest
+from grammar_texts import compile_grammar, examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lib import compile_grammar, examples
 
 from backend.engines.fake import FakeEngine
 from backend.grammar.constraint import GrammarConstraint, closing_tag

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from grammar_texts import accepts, examples
 from judges import JUDGES
-from lib import accepts, examples
 
 from backend.errors import DerbyError
 from backend.grammar.check import check

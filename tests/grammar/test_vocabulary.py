@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lib import compile_grammar, examples
+from grammar_texts import compile_grammar, examples
 from llguidance import LLTokenizer, TokenizerWrapper
 from small_tokenizer import TOKENS, saved, small_tokenizer
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from families import byte_tokenizer, make, random_model
-from races import board_after, events_of
+from race_runs import board_after, events_of
 
 from backend.errors import DerbyError
 from backend.events import Event, Finished, Step

@@ -17,7 +17,7 @@ import pytest
 from httpx import Client, MockTransport, Response
 from hypothesis import given
 from hypothesis import strategies as st
-from races import FAKE, board_after, events_of, until
+from race_runs import FAKE, board_after, events_of, until
 
 from backend.errors import DerbyError
 from backend.events import Event, Finished, Served, Step

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from lib import accepts
+from grammar_texts import accepts
 from small_tokenizer import sentencepiece_like, small_tokenizer
 
 from backend.decoding.clock import Clock

@@ -16,8 +16,8 @@ from typing import Any
 
 import psutil
 import pytest
-from deeds import Break, Deed, Prepare, TakeMemory, Wait, aborting, preparing
-from races import PATIENCE, alive, ends, never, streamed, until
+from fake_races import Break, FakeRace, Prepare, TakeMemory, Wait, aborting, preparing
+from race_runs import PATIENCE, alive, ends, never, streamed, until
 
 from backend.events import Event, Failed, Finished, Prefilled, Preparing, Started, Step
 from backend.grammar.sources import GrammarSource
@@ -267,7 +267,7 @@ def test_a_column_that_lacks_memory_fails_alone_with_a_sentence(worker: ProcessH
     last, before = ends(streamed(worker, TakeMemory())), worker.pid
     assert last.pop(0) == Finished(0, "token limit", [])
     assert "memory ran out" in getattr(last[1], "message", "")
-    assert ends(streamed(worker, Deed())) == DONE
+    assert ends(streamed(worker, FakeRace())) == DONE
     assert worker.pid == before
 
 
@@ -279,7 +279,7 @@ def test_a_race_that_comes_early_hears_what_is_being_prepared_and_can_be_stopped
     early, preparation = ProcessHost(), threading.Event()
     first = early.pid
     with closing(early):
-        for event in streamed(early, Deed(), preparation.is_set):
+        for event in streamed(early, FakeRace(), preparation.is_set):
             if event == Preparing("Converting the model..."):
                 preparation.set()
         assert preparation.is_set()
@@ -299,7 +299,7 @@ def test_a_ctrl_c_does_not_reach_a_worker_that_starts() -> None:
 
         thread = threading.Thread(target=interrupt)
         thread.start()
-        assert ends(streamed(host, Deed())) == DONE
+        assert ends(streamed(host, FakeRace())) == DONE
         done.set()
         thread.join()
         assert host.pid == first
@@ -312,15 +312,15 @@ def test_a_worker_that_cannot_start_is_started_again_by_a_race_alone(
     monkeypatch.setattr(hosts, "work", aborting)
     with closing(ProcessHost()) as host:
         for _ in range(2):
-            last = ends(streamed(host, Deed()))
+            last = ends(streamed(host, FakeRace()))
             assert "fails to start (SIGABRT)" in getattr(last[0], "message", "")
             pid = host.pid
             until(lambda pid=pid: not alive(pid))
             threading.Event().wait(0.2)
             assert host.pid == pid
         monkeypatch.undo()
-        list(streamed(host, Deed()))
-        assert ends(streamed(host, Deed())) == DONE, "whatever it was has passed"
+        list(streamed(host, FakeRace()))
+        assert ends(streamed(host, FakeRace())) == DONE, "whatever it was has passed"
 
 
 def test_races_stops_and_deaths_leave_no_thread_no_file_and_no_process(worker: ProcessHost) -> None:
@@ -331,7 +331,7 @@ def test_races_stops_and_deaths_leave_no_thread_no_file_and_no_process(worker: P
         return threading.active_count(), process.num_fds(), len(process.children(recursive=True))
 
     chance = random.Random(3)
-    assert ends(streamed(worker, Deed())) == DONE
+    assert ends(streamed(worker, FakeRace())) == DONE
     before = resources()
     for _ in range(20):
         looks = iter(range(chance.randrange(6)))
@@ -342,7 +342,7 @@ def test_races_stops_and_deaths_leave_no_thread_no_file_and_no_process(worker: P
     os.kill(worker.pid, signal.SIGSEGV)
     until(lambda: not worker._process.is_alive())
     for _ in range(2):
-        assert ends(streamed(worker, Deed())) == DONE
+        assert ends(streamed(worker, FakeRace())) == DONE
     until(lambda: all(now <= then for now, then in zip(resources(), before, strict=True)))
 
 

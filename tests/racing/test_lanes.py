@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 import pytest
-from races import FAKE, board_after, until
+from race_runs import FAKE, board_after, until
 
 from backend.errors import DerbyError
 from backend.events import Event, Finished, Started, Step

@@ -15,8 +15,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from races import FAKE as FAKE_SPEC
-from races import board_after, events_of
+from race_runs import FAKE as FAKE_SPEC
+from race_runs import board_after, events_of
 from safetensors.torch import save_file
 
 from backend import costs as measuring

@@ -17,7 +17,7 @@ import numpy as np
 import psutil
 import pytest
 from chat_model import make
-from races import FAKE, alive, board_after, ends, events_of, until
+from race_runs import FAKE, alive, board_after, ends, events_of, until
 
 from backend.decoding.seams import Decision, Drafter
 from backend.engines.fake import FakeEngine

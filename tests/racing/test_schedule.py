@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from math import inf
 
 import pytest
-from boards import step
 from hypothesis import given
 from hypothesis import strategies as st
+from scoreboards import step
 
 from backend.decoding.clock import Clock
 from backend.errors import DerbyError

@@ -9,7 +9,7 @@ from pathlib import Path
 import families
 import numpy as np
 import pytest
-from races import FAKE, board_after, events_of, run_solo
+from race_runs import FAKE, board_after, events_of, run_solo
 from safetensors.numpy import load_file, save_file
 
 from backend.engines.fake import FakeEngine

@@ -13,8 +13,8 @@ from typing import Any, get_args
 
 import pytest
 from hypothesis import given
-from lib import LOCAL
-from recordings import EVERY, FAKE, KINDS, PARTS, RECORDS, race_events, race_of
+from loop_runs import LOCAL
+from race_records import EVERY, FAKE, KINDS, PARTS, RECORDS, race_events, race_of
 
 from backend.errors import DerbyError
 from backend.events import Conditions, CostsKnown, Event, Failed, Preparing, Started, to_json

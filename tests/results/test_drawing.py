@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from boards import LONG, LONG_PAIRS, board_of, started, step, written
+from scoreboards import LONG, LONG_PAIRS, board_of, started, step, written
 
 from backend.events import Event, Failed, Finished, Proposed
 from backend.records.file import from_bytes

@@ -7,9 +7,9 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from boards import LONG, LONG_PAIRS, SINGLE, board_of, started, step, written
 from hypothesis import given
 from hypothesis import strategies as st
+from scoreboards import LONG, LONG_PAIRS, SINGLE, board_of, started, step, written
 
 from backend.events import Conditions, Event, Failed, Fed, Finished, Served, Step
 from backend.results.result import (

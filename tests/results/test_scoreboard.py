@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from boards import SPEC, board_of, started, step
 from hypothesis import given
 from hypothesis import strategies as st
+from scoreboards import SPEC, board_of, started, step
 
 from backend.events import Event, Failed, Fed, Filled, Finished, Prefilled, Proposed, Started, Step
 from backend.results.result import result_of

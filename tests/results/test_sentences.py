@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from boards import LONG, LONG_PAIRS, SINGLE, board_of, started, step, written
+from scoreboards import LONG, LONG_PAIRS, SINGLE, board_of, started, step, written
 
 from backend.events import (
     Conditions,

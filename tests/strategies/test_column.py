@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
-from lib import LOCAL
+from loop_runs import LOCAL
 
 from backend.engines.registry import engines
 from backend.errors import DerbyError

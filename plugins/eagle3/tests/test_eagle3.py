@@ -17,7 +17,7 @@ import torch
 from chat_model import VOCABULARY, make
 from decode_derby_eagle3_draft import Eagle3Network, LoadedDraft
 from families import byte_tokenizer, random_model
-from races import board_after, events_of
+from race_runs import board_after, events_of
 from safetensors.torch import load_file, save_file
 
 from backend.engines.torch.engine import TorchEngine

@@ -9,7 +9,7 @@ import pytest
 from decode_derby_suffix import LENGTHS, MORE, NGRAM, SuffixDecoding, kind_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from races import board_after, events_of
+from race_runs import board_after, events_of
 
 from backend.drafters.draft_length import DraftLength
 from backend.errors import DerbyError

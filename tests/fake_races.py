@@ -1,4 +1,4 @@
-"""Deeds in place of races, and lives of a worker process: it imports them."""
+"""Fake races, and lives of a worker process: it imports them."""
 
 import ctypes
 import os
@@ -18,7 +18,7 @@ from backend.racing.models import LoadedModels
 
 
 @dataclass(frozen=True)
-class Deed:
+class FakeRace:
     """Ends its one column."""
 
     columns: tuple[str, ...] = ("one",)
@@ -31,7 +31,7 @@ class Deed:
 
 
 @dataclass(frozen=True)
-class HoldInterpreter(Deed):
+class HoldInterpreter(FakeRace):
     """Waits for ever in native code that lets no other thread of the interpreter run."""
 
     def do(self, emit: Emit, stopped: Stopped) -> None:
@@ -40,7 +40,7 @@ class HoldInterpreter(Deed):
 
 
 @dataclass(frozen=True)
-class Wait(Deed):
+class Wait(FakeRace):
     """Waits without computing, and looks after a stop meanwhile."""
 
     looks: int = 0
@@ -53,7 +53,7 @@ class Wait(Deed):
 
 
 @dataclass(frozen=True)
-class Break(Deed):
+class Break(FakeRace):
     """Ends two of its five columns, and raises."""
 
     columns: tuple[str, ...] = ("",) * 5
@@ -65,7 +65,7 @@ class Break(Deed):
 
 
 @dataclass(frozen=True)
-class TakeMemory(Deed):
+class TakeMemory(FakeRace):
     """Ends column 0, and takes more memory than there is. The limit is lifted afterwards."""
 
     columns: tuple[str, ...] = ("one", "two")
@@ -81,7 +81,7 @@ class TakeMemory(Deed):
 
 
 @dataclass(frozen=True)
-class Prepare(Deed):
+class Prepare(FakeRace):
     """Prepares a folder of the cache `cache`, and gets stuck half-way if `stuck`."""
 
     cache: str = ""

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from races import board_after, events_of
+from race_runs import board_after, events_of
 
 from backend.export.production import snippet
 from backend.libraries.openvino_genai import model_folder

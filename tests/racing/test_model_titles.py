@@ -6,8 +6,8 @@ from pathlib import Path
 
 import chat_model
 import pytest
-from damaged import Damage, holding, stating, without
-from races import never, streamed
+from chat_model import Damage, holding, stating, without
+from race_runs import never, streamed
 
 from backend.errors import DerbyError
 from backend.events import Failed, Finished, to_json

@@ -37,7 +37,7 @@ def events_of(
 def streamed(
     host: Host, race: Any, stopped: Callable[[], bool] = never
 ) -> Generator[Event, None, None]:
-    """The events of a race, or of a deed; closing it stops the race and waits for its end."""
+    """The events of a race, or of a fake one; closing it stops the race and waits for its end."""
     queue: SimpleQueue[Event | None] = SimpleQueue()
     closed = threading.Event()
 

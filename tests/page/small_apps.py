@@ -1,5 +1,5 @@
-"""Two small apps of gradio's: `apps.py guests PATH` has a race behind the page's middleware, below
-that path of a proxy's, and `apps.py board FILE` draws the file's drawing on the board.
+"""Two small apps of gradio's: `small_apps.py guests PATH` has a race behind the page's middleware,
+below that path of a proxy's, and `small_apps.py board FILE` draws the file's drawing on the board.
 """
 
 import asyncio

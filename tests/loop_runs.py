@@ -1,11 +1,10 @@
-"""What the tests of the loop share: run a column on the fake engine, and the naive reference."""
+"""Runs of the loop on the fake engine with any drafter, and the naive reference."""
 
-import json
 from collections.abc import Callable, Sequence, Set
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache, partial
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -24,12 +23,9 @@ from backend.engines.fake import FakeEngine
 from backend.engines.session import Session
 from backend.errors import DerbyError
 from backend.events import Event, Finished, Step
-from backend.grammar.constraint import GrammarConstraint
-from backend.grammar.sources import FOLDER, GrammarSource, behind, definition_of
-from backend.grammar.vocabulary import compile_matcher, vocabulary_of
 from backend.results.scoreboard import Score
 from backend.strategies.registry import strategies
-from backend.text import ByteTokenizer, Tokenizer
+from backend.text import ByteTokenizer
 from backend.types import Logits, Outcome, Proposal, Request, Sampling, Thinking, Turns
 
 PROMPT = tuple(b"The quick brown fox jumps over the quick brown dog, the quick brown ")
@@ -46,42 +42,6 @@ def without_template(
 
 #: Strategies whose columns the local loop runs.
 LOCAL = tuple(name for name, strategy in strategies().items() if strategy.ours)
-
-
-class Examples(NamedTuple):
-    """Texts that a shipped grammar accepts and rejects, such as its judge takes and the grammar
-    does not, and a prompt that suits it.
-    """
-
-    accept: list[str]
-    reject: list[str]
-    prompt: str
-    narrower: Sequence[str] = ()
-
-
-@cache
-def examples(name: str) -> Examples:
-    """The contents of `NAME.examples.json` beside a shipped grammar."""
-    return Examples(**json.loads((FOLDER / f"{name}.examples.json").read_text(encoding="utf-8")))
-
-
-def compile_grammar(
-    source: GrammarSource, tokenizer: Tokenizer, closing: str = ""
-) -> GrammarConstraint:
-    """A constraint at the start of a text, of a grammar that is trusted; behind `closing`."""
-    definition, tokens = definition_of(source), vocabulary_of(tokenizer)
-    definition = behind(definition, "", closing) if closing else definition
-    matcher = compile_matcher(definition, tokens)
-    return GrammarConstraint(definition, matcher, tokens, tokenizer, closing)
-
-
-_BYTES = ByteTokenizer()
-
-
-def accepts(source: GrammarSource, text: str) -> bool:
-    """True if a grammar takes every byte of a text and lets it end there."""
-    draft = Proposal.chain([*text.encode(), ByteTokenizer.EOS])
-    return compile_grammar(source, _BYTES).cut(draft) is draft
 
 
 def naive(engine: FakeEngine, prompt: Sequence[int], request: Request) -> list[int]:
