@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from backend.engines.heads.file import HeadShape, embeddings, tensor
+from backend.engines.heads.head import HeadShape, embeddings, tensor
 from backend.engines.heads.torch import KeyValue, TorchHead, as_layer
 from experiments.shards import Shard, Text, groups
 

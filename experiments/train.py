@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from backend.cli.console import out, say
 from backend.cli.options import Model
-from backend.engines.heads.file import read_head, write_head
+from backend.engines.heads.head import read_head, write_head
 from backend.engines.heads.torch import TorchHead
 from backend.errors import DerbyError, check_range
 from backend.models.files import Say

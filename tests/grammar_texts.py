@@ -36,7 +36,7 @@ def compile_grammar(
     definition, tokens = definition_of(source), vocabulary_of(tokenizer)
     definition = behind(definition, "", closing) if closing else definition
     matcher = compile_matcher(definition, tokens)
-    return GrammarConstraint(definition, matcher, tokens, tokenizer, closing)
+    return GrammarConstraint(matcher, tokens, tokenizer, closing)
 
 
 #: One alone, whose vocabulary is made once.

@@ -31,9 +31,6 @@ from backend.types import Proposal
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
-#: Lark attributes after which llguidance refuses to roll back, as a definition's JSON has them.
-#: Seeing one that is not there, in a quoted text say, costs a little time and nothing else.
-_COUNTS_TOKENS = re.compile(r"(max_tokens|stop)(\s|\\[nrt])*=")
 #: Compiled grammars that a column keeps for its later slots, of up to some 20 MB each.
 _COMPILED = 4
 
@@ -83,15 +80,13 @@ class GrammarConstraint(Constraint):
 
     def __init__(
         self,
-        definition: str,
         matcher: LLMatcher,
         tokens: LLTokenizer,
         tokenizer: Tokenizer,
         closing: str = "",
     ) -> None:
-        """Take over a matcher of this definition, over the tokenizer's `tokens`, at the start of a
-        text in which a model thinks up to `closing`. Computes the first mask, so that a grammar
-        which no token fits fails here.
+        """Take over a matcher over the tokenizer's `tokens`, at the start of a text. A model may
+        think first, up to `closing`. A grammar that no token fits fails here, by its first mask.
         """
         self._closing = closing
         self._answer_at = None if closing else 0  # tokens in front of the answer, if it has begun
@@ -101,7 +96,6 @@ class GrammarConstraint(Constraint):
         self._committed: list[int] = []
         self._ended = False
         self._matcher = matcher
-        self._rolls_back = not _COUNTS_TOKENS.search(definition)
         self.masks_along(NOTHING)
 
     def forced(self, budget: int) -> Sequence[int]:
@@ -201,27 +195,22 @@ class GrammarConstraint(Constraint):
         """A function that moves the matcher to a drafted token, -1 for the root, and returns it;
         None if the grammar forbids that token. All of its native calls have one time limit.
 
-        Down a chain each node consumes one token; a branch rolls back to the fork. If the grammar
-        cannot roll back, the branch starts again from a copy of the root.
+        Down a chain each node consumes one token; a branch rolls back to the fork.
         """
-        matcher = self._matcher if self._rolls_back else self._matcher.deep_copy()
+        matcher = self._matcher
         at: list[int] = []  # the nodes from below the root to where the matcher is
 
         def walk(node: int) -> LLMatcher | None:
-            nonlocal matcher
             path: list[int] = []
             while node >= 0 and node not in at:
                 path.insert(0, node)
                 node = proposal.parents[node]
             fork = at.index(node) + 1 if node >= 0 else 0
-            if fork < len(at) and self._rolls_back:
+            if fork < len(at):
                 matcher.rollback(len(at) - fork)
-            elif fork < len(at):
-                matcher, path, fork = self._matcher.deep_copy(), at[:fork] + path, 0
             del at[fork:]
             for i in path:
                 token = proposal.tokens[i]
-                # Not validate_tokens: it overlooks max_tokens beyond its first token.
                 if not self._plain(token) or matcher.try_consume_tokens([token]) != 1:
                     self._check(matcher)
                     return None
@@ -311,4 +300,4 @@ class GrammarCompiler:
             definition = behind(definition, lead, closing)
         with bounded():
             matcher = self._matcher(definition, tokens).deep_copy()
-        return GrammarConstraint(definition, matcher, tokens, self._tokenizer, closing)
+        return GrammarConstraint(matcher, tokens, self._tokenizer, closing)

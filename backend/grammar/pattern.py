@@ -5,7 +5,6 @@ have operators, and it knows other escapes.
 
 import json
 import re
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -21,13 +20,8 @@ _CLASSES = {
     r"\S": r"\x00-\x08\x0E-\x1F!-\x9F\xA1-\x{167F}\x{1681}-\x{1FFF}\x{200B}-\x{2027}"
     r"\x{202A}-\x{202E}\x{2030}-\x{205E}\x{2060}-\x{2FFF}\x{3001}-\x{FEFE}\x{FF00}-\x{10FFFF}",
 }
-_WORD = "[0-9A-Z_a-z]"
 _ANYTHING, _NOTHING = r"[\x00-\x{10FFFF}]", r"[^\x00-\x{10FFFF}]"
 _DOT = r"[^\n\r\x{2028}\x{2029}]"
-_BOUNDARIES = {
-    r"\b": f"(?:(?<={_WORD})(?!{_WORD})|(?<!{_WORD})(?={_WORD}))",
-    r"\B": f"(?:(?<={_WORD})(?={_WORD})|(?<!{_WORD})(?!{_WORD}))",
-}
 _CONTROLS = {"t": "\t", "n": "\n", "v": "\v", "f": "\f", "r": "\r", "0": "\0", "b": "\b"}
 
 _HEX = "[0-9A-Fa-f]"
@@ -45,22 +39,19 @@ _TOKEN = re.compile(
     |(?P<close>\))
     |(?P<bar>\|)
     |(?P<anchor>[\^$])
-    |(?P<place>\\[bB])
-    |(?P<reference>\\[1-9][0-9]*|\\k<[A-Za-z_$][\w$]*>)
     |(?P<count>[*+?]|\{{[0-9]+(?:,[0-9]*)?\}})\??  # few or many first: no match depends on it
     |(?P<character>{_ESCAPE}|[^\\\[()])
     |(?P<wrong>.)""",
     re.DOTALL | re.VERBOSE,
 )
 #: What a count may follow.
-_COUNTABLE = {"class", "close", "reference", "character"}
-_OPENINGS = {"open", "counted"}
+_COUNTABLE = {"class", "close", "character"}
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """`exact` matches what the original does. `regular` has no look-around, no back references and
-    anchors at its ends alone: where it differs it matches more.
+    """`exact` matches what the original does. `regular` has no look-around: where it differs it
+    matches more.
     """
 
     exact: str
@@ -69,98 +60,65 @@ class Pattern:
 
 @lru_cache(maxsize=512)
 def translated(pattern: str) -> Pattern:
-    """Raises DerbyError for what ECMA-262 does not have."""
-    tokens = _tokens(pattern)
-    firsts = _outermost(tokens, _OPENINGS, {"close"})
-    lasts = reversed([*_outermost(tokens[::-1], {"close"}, _OPENINGS)])
-    regular: list[str] = []
-    for (kind, text), first, last in zip(tokens, firsts, lasts, strict=True):
-        if kind == "reference":
-            regular.append(f"{_ANYTHING}*")
-        elif kind != "place" and (kind != "anchor" or (first if text == "^" else last)):
-            regular.append(text)
-    return Pattern("".join(text for _, text in tokens), "".join(regular))
-
-
-def _tokens(pattern: str) -> list[tuple[str, str]]:  # noqa: C901 (a branch for each kind)
-    """The parts of a pattern by kind, in Rust's words. A look-around is one "place"; the opening of
-    a group that is counted is "counted".
+    """Raises DerbyError for what ECMA-262 does not have, and for back references, word boundaries
+    and anchors elsewhere than at the ends of the pattern and its alternatives.
     """
-    tokens: list[tuple[str, str]] = []
+    tokens = _tokens(pattern)
+    kinds, depth = ["bar", *(kind for kind, _, _ in tokens), "bar"], 0
+    for i, (kind, text, start) in enumerate(tokens):
+        depth += (kind == "open") - (kind == "close")
+        if kind == "anchor" and (depth or kinds[i if text == "^" else i + 2] != "bar"):
+            raise _unfit(pattern, start)
+    exact = "".join(text for _, text, _ in tokens)
+    return Pattern(exact, "".join(text for kind, text, _ in tokens if kind != "around"))
+
+
+def _tokens(pattern: str) -> list[tuple[str, str, int]]:
+    """The parts of a pattern: kind, text in Rust's words, where it begins. A look-around is one,
+    of the kind "around".
+    """
+    tokens: list[tuple[str, str, int]] = []
     openings: list[int] = []  # where the groups around begin in tokens
-    captures: list[str] = []  # names of groups so far
-    closed = 0
     for match in _TOKEN.finditer(pattern):
-        kind = str(match.lastgroup)
+        kind, start = str(match.lastgroup), match.start()
         text = match[kind]
         if kind in ("look", "open"):
             openings.append(len(tokens))
-            if text == "(" or text.endswith(">"):
-                captures.append(text[3:-1])
-                text = "("
+            text = "(" if kind == "open" and text.startswith("(?<") else text
         elif kind == "close" and openings:
-            closed = openings.pop()
-            if tokens[closed][0] == "look":
-                text = "".join(inner for _, inner in tokens[closed:]) + ")"
-                kind, tokens = "place", tokens[:closed]
-        elif kind == "count" and tokens and tokens[-1][0] in _COUNTABLE:
-            if tokens[-1][0] == "close":
-                tokens[closed] = ("counted", tokens[closed][1])
-        elif kind not in ("bar", "anchor"):
-            text = _atom(kind, text, captures)
+            opening = openings.pop()
+            if tokens[opening][0] == "look":
+                text = "".join(inner for _, inner, _ in tokens[opening:]) + ")"
+                kind, tokens = "around", tokens[:opening]
+        elif kind == "class":
+            text = _class(text)
+        elif kind == "character":
+            text = _character(text)
+        elif kind not in ("bar", "anchor") and (
+            kind != "count" or not tokens or tokens[-1][0] not in _COUNTABLE
+        ):
+            text = ""  # half an escape, or a count or parenthesis where none may stand
         if not text:
-            raise _wrong(pattern, match.start())
-        tokens.append((kind, text))
+            raise _unfit(pattern, start)
+        tokens.append((kind, text, start))
     if openings:
-        raise _wrong(pattern, len(pattern))
+        raise _unfit(pattern, len(pattern))
     return tokens
 
 
-def _atom(kind: str, text: str, captures: list[str]) -> str:
-    """What matches a character, a place or a captured text, in Rust's words; "" if it is wrong."""
-    match kind:
-        case "class":
-            return _class(text)
-        case "character" if text == ".":
-            return _DOT
-        case "character":
-            return f"[{_CLASSES[text]}]" if text in _CLASSES else _quoted(_meant(text))
-        case "place":
-            return _BOUNDARIES[text]
-        case "reference":
-            name = text.removeprefix("\\")
-            numbers = [n for n, own in enumerate(captures, 1) if name in (str(n), f"k<{own}>")]
-            return rf"(?:\{numbers[0]})" if numbers else ""
-        case _:  # half an escape, or a count or parenthesis where none may stand
-            return ""
-
-
-def _outermost(
-    tokens: Iterable[tuple[str, str]], begins: set[str], ends: set[str]
-) -> Iterator[bool]:
-    """For each token, whether no character can stand between it and the end of the pattern from
-    which the tokens are read; `begins` and `ends` of groups in that direction.
-    """
-    free, outer = True, list[bool]()
-    for kind, _ in tokens:
-        yield free
-        if kind in begins:
-            free = free and kind != "counted"
-            outer.append(free)
-        elif kind in ends:
-            free = False
-            outer.pop()
-        elif kind == "bar":
-            free = outer[-1] if outer else True
-        elif kind not in ("place", "anchor"):
-            free = False
-
-
-def _wrong(pattern: str, at: int) -> DerbyError:
+def _unfit(pattern: str, at: int) -> DerbyError:
     excerpt = pattern if len(pattern) <= 60 else pattern[:59] + "\u2026"
     return DerbyError(
-        f'The pattern "{excerpt}" is not ECMA-262 from character {at + 1} on: correct it.'
+        f'The pattern "{excerpt}" cannot be used from character {at + 1} on: write ECMA-262 '
+        r"without back references, \b, and anchors within."
     )
+
+
+def _character(text: str) -> str:
+    """What matches it, in Rust's words."""
+    if text == ".":
+        return _DOT
+    return f"[{_CLASSES[text]}]" if text in _CLASSES else _quoted(_meant(text))
 
 
 def _meant(text: str) -> str:

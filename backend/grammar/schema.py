@@ -20,10 +20,6 @@ from backend.grammar.pattern import translated
 _NAMED = {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}
 _DATA = {"const", "enum", "default", "examples", "example"}
 
-_COUNTS = ("Length", "Items", "Properties", "Contains")
-#: More than any text has, and what llguidance's counts hold.
-_COUNTLESS = 2**31
-
 #: Formats that llguidance enforces, and those that the judge knows beside them. All others are
 #: annotations, as the standard says.
 _ENFORCED_FORMATS = {
@@ -186,8 +182,8 @@ def _patterns(copy: dict[str, Any], leave: Callable[[str], Any]) -> None:
         for name in named:
             if translated(name).regular != translated(name).exact:
                 raise DerbyError(
-                    f'The names "{name}" of patternProperties need look-around, a back reference '
-                    "or an anchor within, which a grammar cannot have: write them without."
+                    f'The names "{name}" of patternProperties need look-around, which a grammar '
+                    "cannot have: write them without."
                 )
         copy["patternProperties"] = {
             translated(name).regular: inner for name, inner in named.items()
@@ -195,15 +191,6 @@ def _patterns(copy: dict[str, Any], leave: Callable[[str], Any]) -> None:
 
 
 def _counts(copy: dict[str, Any], leave: Callable[[str], Any]) -> None:
-    for end in _COUNTS:
-        for key in (f"min{end}", f"max{end}"):
-            value = _number(copy.get(key))
-            if value is None or value < 0:
-                continue
-            if value >= _COUNTLESS and key.startswith("max"):
-                del copy[key]
-            elif value < _COUNTLESS and value == int(value):
-                copy[key] = int(value)  # 2.0 is 2
     named, required = copy.get("properties"), copy.get("required", [])
     if isinstance(named, dict) and isinstance(required, list):
         for key in ("minProperties", "maxProperties"):

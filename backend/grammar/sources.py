@@ -86,6 +86,8 @@ def grammar_from_file(path: Path) -> GrammarSource:
 #: that may write one more space for ever will. A schema's own `x-guidance` layout wins.
 JSON_WHITESPACE = r" |\r?\n( {0,32}|\t{0,16})"
 _LAYOUT_KEYS = {"whitespace_flexible", "whitespace_pattern"}
+#: Attributes of Lark rules after which llguidance refuses to roll back.
+_COUNTS_TOKENS = re.compile(r"\w\[[^\]\"'/]*\b(max_tokens|stop)\s*=")
 #: "%import sql" alone on its line: the rule `sql` is the shipped grammar of that name.
 _IMPORT = re.compile(r"(?m)^%import[ \t]+([a-z_]+)[ \t]*\r?$")
 #: A name that no grammar of one part has.
@@ -144,8 +146,14 @@ def behind(definition: str, lead: str, closing: str = "") -> str:
 
 def composed(text: str) -> str:
     """A Lark text with the shipped grammars that it imports, as rules behind its last line, so that
-    its own lines keep their numbers. Raises DerbyError for an import of another.
+    its own lines keep their numbers. Raises DerbyError for an import of another, and for rules that
+    count tokens, which llguidance cannot take back.
     """
+    if counting := _COUNTS_TOKENS.search(text):
+        raise DerbyError(
+            f"The rule attribute {counting[1]} cannot be followed here: write a bounded regular "
+            "expression instead, such as /[a-z]{1,20}/."
+        )
     names = dict.fromkeys(_IMPORT.findall(text))
     for name in names:
         if name not in shipped():

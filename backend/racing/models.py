@@ -14,8 +14,7 @@ from typing import Any
 from backend.costs import Costs, costs_of, known_costs, one_row_seconds
 from backend.engines.draft import OpenNetwork
 from backend.engines.engine import Engine, EngineDeclaration
-from backend.engines.heads.draft import HeadNetwork
-from backend.engines.heads.file import SHIPPED, read_head
+from backend.engines.heads.head import SHIPPED, HeadNetwork, read_head
 from backend.engines.heads.openvino import open_head, place_for
 from backend.engines.registry import engine_named
 from backend.errors import DerbyError

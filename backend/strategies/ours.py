@@ -10,7 +10,7 @@ from backend.drafters.lookahead import LADDER, Lookahead, Sizes, choose_sizes, p
 from backend.drafters.network_drafter import Hybrid, NetworkDrafter
 from backend.drafters.prompt_lookup import PromptLookup
 from backend.engines.engine import Engine, no_trained_draft
-from backend.engines.heads.file import HEAD_SUFFIX, head_for
+from backend.engines.heads.head import HEAD_SUFFIX, head_for
 from backend.engines.registry import all_precisions, copy_spec
 from backend.errors import DerbyError
 from backend.strategies.declaration import (

@@ -32,8 +32,7 @@ from backend.drafters.network_drafter import Hybrid, NetworkDrafter
 from backend.drafters.prompt_lookup import PromptLookup
 from backend.engines.draft import ModelNetwork
 from backend.engines.fake import FakeEngine
-from backend.engines.heads.draft import Floats, HeadNetwork
-from backend.engines.heads.file import HeadShape
+from backend.engines.heads.head import Floats, HeadNetwork, HeadShape
 from backend.types import Draw, Logits, Proposal, Request, Sampling
 
 #: The next token depends on the last one alone: a draw from one of eight known distributions.

@@ -23,8 +23,7 @@ from backend.drafters.network_drafter import READ_FORCED, Hybrid, NetworkDrafter
 from backend.drafters.prompt_lookup import PromptLookup
 from backend.engines.draft import ModelNetwork
 from backend.engines.fake import FakeEngine
-from backend.engines.heads.draft import Floats, HeadNetwork
-from backend.engines.heads.file import HeadShape
+from backend.engines.heads.head import Floats, HeadNetwork, HeadShape
 from backend.engines.session import Session
 from backend.events import Step
 from backend.text import ByteTokenizer

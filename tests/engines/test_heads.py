@@ -15,12 +15,15 @@ from numpy.typing import NDArray
 from race_runs import run_solo
 
 from backend.bench.prompts import PROMPTS
-from backend.engines.heads.draft import Floats, Head, HeadNetwork, bias_of
-from backend.engines.heads.file import (
+from backend.engines.heads.head import (
     INPUT,
     SHIPPED,
+    Floats,
+    Head,
     HeadFile,
+    HeadNetwork,
     HeadShape,
+    bias_of,
     int8_rows,
     read_head,
     tensor,

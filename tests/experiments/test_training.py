@@ -20,7 +20,7 @@ from chat_model import END, PAD, START, VOCABULARY
 from numpy.typing import NDArray
 from torch import Tensor
 
-from backend.engines.heads.file import read_head
+from backend.engines.heads.head import read_head
 from backend.engines.heads.torch import TorchHead
 from backend.errors import DerbyError
 from experiments import fit as fitting

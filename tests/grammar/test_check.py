@@ -255,6 +255,7 @@ def test_a_hostile_grammar_is_refused_or_compiles(name: str) -> None:
     [
         'start: "abc', "start: %json {", "start: @0", "start: <nope>", 'start[stop=/(/]: "a"',
         "start: A\nA: B\nB: A", 'start: "\\ud800"', "start: /(?=a)/", "\u00e9",
+        "start: a\na[max_tokens=3]: /[a-f]+/",
     ],
 )  # fmt: skip
 def test_malformed_lark_is_refused(text: str) -> None:

@@ -35,10 +35,6 @@ TEXTS = frozenset(WORDS) | {f"{a},{b}" for a, b in itertools.product(WORDS, WORD
 PREFIXES = sorted({text[:n] for text in TEXTS for n in range(len(text) + 1)})
 
 
-def lark(text: str) -> GrammarSource:
-    return GrammarSource("lark", text, "test")
-
-
 def spelled(text: str) -> list[int]:
     return list(text.encode())
 
@@ -144,18 +140,6 @@ def test_finished_exactly_when_only_the_end_may_follow() -> None:
     assert not ended.forced(8)
     assert ended.cut(Proposal.chain(spelled(","))).tokens == ()
     assert set(np.flatnonzero(root_mask(ended))) == WIDE.eos_ids
-
-
-def test_a_token_budget_inside_the_grammar_binds_drafts_too() -> None:
-    """Two llguidance limits: validate_tokens overlooks max_tokens, and rollback refuses it."""
-    constraint = after("", lark('start: a "z"\na[max_tokens=3]: /[a-f]+/'))
-    for _ in range(2):
-        assert constraint.cut(Proposal.chain(spelled("abcdz"))).tokens == tuple(b"abc")
-        masks = constraint.masks_along(Proposal(tuple(b"abcz"), (-1, 0, 1, 0))).allowed
-        assert set(np.flatnonzero(masks[3])) == {ord("z")}
-        assert set(np.flatnonzero(masks[4])) == WIDE.eos_ids
-    constraint.advance(spelled("abcz"))
-    assert constraint.finished()
 
 
 def test_misuse_is_an_exception_not_a_wrong_mask() -> None:

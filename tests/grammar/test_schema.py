@@ -67,8 +67,6 @@ def check(schema: Any, valid: list[str], invalid: list[str], afterwards: list[st
         ({"type": "number", "multipleOf": 0.07}, ["0.14"], [], ["0.1"]),
         ({"type": "number", "multipleOf": 3e-12}, ["3"], [], ["1"]),
         ({"type": "integer", "multipleOf": 999_983}, ["999983"], [], ["5"]),
-        ({"type": "array", "minItems": 1.0, "maxItems": 2.0}, ["[1, 2]"], ["[]", "[1,2,3]"], []),
-        ({"type": "string", "maxLength": 2**53}, ['"a"'], ["1"], []),
         ({"type": "string", "format": "password"}, ['"a b"'], ["1"], []),
         ({"type": "string", "format": "uri-reference"}, ['"a"'], ["1"], ['"{"']),
         ({"items": {"type": "array", "uniqueItems": False}}, ["[[1, 1]]"], ["[1]"], []),
@@ -128,14 +126,9 @@ def test_mask_and_judge_agree(
         (r"^\p{Lu}[\P{Script=Greek}]$", ["\u00c4a"], ["aa", "A\u03b1"], []),
         # Anchors at the ends, also of alternatives.
         ("^a|b$", ["ax", "xb"], ["xax"], []),
-        ("(?:^|,)x(?:,|$)", ["x", "a,x"], ["ax"], []),
-        # What no mask can follow.
-        ("^(a|b$)c?$", ["ac", "b"], ["c"], ["bc"]),
-        ("(^a)+b", ["ab"], ["b"], ["xab"]),
+        # Look-around, which no mask can follow.
         (r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$", ["1.5", "0"], ["x"], ["", "-"]),
         (r"^(?<=b|^)a(?=[^]$)\D$", ["ab"], ["a1"], []),
-        (r"\bfoo\b", ["a foo"], ["fo"], ["food", "foo_"]),
-        (r"^(?<x>a|b)(.)\2\k<x>$", ["a--a"], ["c"], ["a--b"]),
     ],
 )
 def test_patterns_are_those_of_ecma_262(
@@ -159,7 +152,7 @@ def _as_written(text: str) -> str:
         {"patternProperties": {"^(?!a)": True}},
         *({"pattern": text} for text in ("(", "(?", "a)", "[a", "*", "a**", "^*", r"\A")),
         *({"pattern": text} for text in (r"\x{41}", "(?i)a", "[z-a]", r"\1", r"\ud800", "a\\")),
-        {"pattern": r"\k<x>"},
+        *({"pattern": text} for text in ("^(a|b$)c?$", "(^a)b", "a^b", r"\bfoo", r"(.)\1")),
     ],
 )
 def test_what_cannot_be_honoured_is_refused(schema: Any) -> None:

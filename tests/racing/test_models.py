@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 from backend import costs as measuring
 from backend.cli.options import Target
 from backend.engines.fake import FAKE, WEIGHT_BYTES, FakeEngine
-from backend.engines.heads.file import HeadShape, write_head
+from backend.engines.heads.head import HeadShape, write_head
 from backend.engines.registry import engine_named
 from backend.errors import DerbyError
 from backend.machine import computes_bf16

@@ -17,7 +17,7 @@ from backend.costs import stated_costs
 from backend.decoding.seams import Drafter
 from backend.drafters.lookahead import LADDER
 from backend.engines.fake import STEEP_PASSES, FakeEngine
-from backend.engines.heads.file import SHIPPED
+from backend.engines.heads.head import SHIPPED
 from backend.engines.registry import all_precisions
 from backend.errors import DerbyError
 from backend.racing.models import LoadedModels

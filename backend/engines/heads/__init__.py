@@ -1,4 +1,3 @@
 """Trained heads: small networks that draft for a target whose hidden states they read (EAGLE, arXiv
-2401.15077). Their files, their network, and what runs it on OpenVINO and on CUDA; torch and
-OpenVINO load with the head that needs them.
+2401.15077). torch and OpenVINO load with the head that needs them.
 """

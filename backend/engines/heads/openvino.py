@@ -11,8 +11,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from backend.engines.heads.draft import Floats, Head, bias_of, call_seconds
-from backend.engines.heads.file import HeadFile, HeadShape, Weights, embeddings, int8_rows
+from backend.engines.heads.head import (
+    Floats,
+    Head,
+    HeadFile,
+    HeadShape,
+    Weights,
+    bias_of,
+    call_seconds,
+    embeddings,
+    int8_rows,
+)
 from backend.engines.openvino.core import core
 from backend.models.files import Say, model_files
 from backend.types import PREFILL_CHUNK, HiddenStates, Logits, ModelSpec

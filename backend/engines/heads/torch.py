@@ -16,8 +16,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from backend.engines.heads.draft import Floats, bias_of, call_seconds
-from backend.engines.heads.file import HeadFile, HeadShape, embeddings
+from backend.engines.heads.head import (
+    Floats,
+    HeadFile,
+    HeadShape,
+    bias_of,
+    call_seconds,
+    embeddings,
+)
 from backend.engines.torch.captured import (
     Capture,
     PassTensors,
@@ -171,15 +177,6 @@ def as_layer(module: nn.Module) -> Layer:
     return module
 
 
-def torch_head(file: HeadFile, target: ModelSpec, say: Say) -> TorchHead:
-    """The head, float32 on the CPU, with the embeddings of the target that `target` names."""
-    embedding, output = embeddings(model_files(target.name, say).folder)
-    tables = torch.from_numpy(embedding), torch.from_numpy(output[file.tokens])
-    head = TorchHead(file.shape, *tables)
-    head.load_state_dict({name: torch.from_numpy(value) for name, value in file.weights.items()})
-    return head
-
-
 #: Rows that passes are padded to: no drafter feeds more at once.
 WIDTHS = (1, 2, 4, 8, 16, 32, 64)
 
@@ -189,9 +186,11 @@ IDLE = 8
 
 def open_device_head(file: HeadFile, target: ModelSpec, place: str, say: Say) -> "DeviceHead":
     """The head of `target`, float32, on the device that torch calls `place`."""
-    device = torch.device(place)
-    module = torch_head(file, target, say).to(device).eval()
-    return DeviceHead(module, file.tokens, capture_for(device))
+    embedding, output = embeddings(model_files(target.name, say).folder)
+    tables = torch.from_numpy(embedding), torch.from_numpy(output[file.tokens])
+    head, device = TorchHead(file.shape, *tables), torch.device(place)
+    head.load_state_dict({name: torch.from_numpy(value) for name, value in file.weights.items()})
+    return DeviceHead(head.to(device).eval(), file.tokens, capture_for(device))
 
 
 class DeviceHead:
