@@ -38,12 +38,6 @@ class DerbyError(Exception):
         """The sentence, and where, for whoever runs the program."""
         return f"{self} Where: {self.place}" if self.place else str(self)
 
-    @property
-    def reason(self) -> str:
-        """What is wrong, without the remedy: for who goes on without what was asked for."""
-        reason, colon, _ = str(self).rpartition(": ")
-        return reason if colon else str(self).rstrip(".")
-
 
 def check_range(name: str, value: float, low: float, high: float) -> None:
     """Raise DerbyError unless low <= value <= high (NaN is refused too)."""

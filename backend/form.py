@@ -111,10 +111,8 @@ def read_form(values: Mapping[str, Any]) -> Form:
     return read_as(Form, dict(values), "The form")
 
 
-def read_race(values: Mapping[str, Any] | Form, offer: Offer, visitor: str = "") -> Race:
-    """The race that a form asks for, with `visitor`'s sessions. Raises DerbyError, in one sentence,
-    for the first flaw.
-    """
+def read_race(values: Mapping[str, Any] | Form, offer: Offer) -> Race:
+    """The race that a form asks for. Raises DerbyError, in one sentence, for the first flaw."""
     form, limits = values if isinstance(values, Form) else read_form(values), offer.limits
     check_range("max new tokens", form.max_new_tokens, 1, min(limits.tokens, MAX_NEW_TOKENS))
     if len(form.prompt) > limits.prompt_characters:
@@ -144,7 +142,7 @@ def read_race(values: Mapping[str, Any] | Form, offer: Offer, visitor: str = "")
         top=form.top,
         ignore_eos=form.ignore_eos,
     )
-    return Race(request, _columns(form, offer, target), target, visitor)
+    return Race(request, _columns(form, offer, target), target)
 
 
 def _target(form: Form, offer: Offer) -> ModelSpec:

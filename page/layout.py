@@ -106,10 +106,10 @@ def _race_tab(
         queue = demo._queue.event_queue_per_concurrency_id.get(LINE)  # noqa: SLF001 (has no other name)
         return bool(queue and queue.queue)
 
-    async def start(request: gr.Request, *values: Any) -> AsyncIterator[tuple[Any, Run]]:
-        form, visitor = dict(zip(fields, values, strict=True)), request.session_hash or ""
+    async def start(*values: Any) -> AsyncIterator[tuple[Any, Run]]:
+        form = dict(zip(fields, values, strict=True))
         try:
-            async with aclosing(race(host, offer, form, visitor, others_wait)) as drawings:
+            async with aclosing(race(host, offer, form, others_wait)) as drawings:
                 async for drawing in drawings:
                     yield drawing
         except DerbyError as error:

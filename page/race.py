@@ -100,14 +100,13 @@ async def race(
     host: Host,
     offer: Offer,
     form: Mapping[str, Any],
-    visitor: str,
     others_wait: Callable[[], bool],
 ) -> AsyncGenerator[tuple[Drawing, Run], None]:
     """The race that a form asks for, drawn again and again until it has ended or this iterator is
     closed; `Run.end` draws the end. Where others wait, it ends after the limit's seconds. Raises
     DerbyError for what the visitor can mend.
     """
-    command, limit = read_race(form, offer, visitor), offer.limits.seconds
+    command, limit = read_race(form, offer), offer.limits.seconds
     run = Run(command, form)
 
     def late() -> bool:

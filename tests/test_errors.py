@@ -48,10 +48,6 @@ def test_where_on_the_machine_is_for_the_log_alone(caplog: pytest.LogCaptureFixt
     assert error.with_place.startswith("The disk is full.")
     assert PLACE in error.with_place
     assert DerbyError("Plain.").with_place == "Plain."
-    assert (
-        DerbyError("It takes (a: 1 GB) too much: choose less.").reason
-        == "It takes (a: 1 GB) too much"
-    )
 
 
 @pytest.mark.parametrize(

@@ -27,14 +27,10 @@ HERE, THERE = (offer_of(("openvino", "torch"), limits=limits) for limits in (PRI
 
 
 def test_the_page_s_defaults_are_a_race_of_the_first_example() -> None:
-    race = read_race(Form(), THERE, "somebody")
+    race = read_race(Form(), THERE)
     assert race.request.prompt == EXAMPLES[0].prompt
     assert [str(column) for column in race.columns] == EXAMPLES[0].lineup.split("\n")
-    assert (race.target.name, race.target.precision, race.visitor) == (
-        "built-in",
-        "fp32",
-        "somebody",
-    )
+    assert (race.target.name, race.target.precision) == ("built-in", "fp32")
 
 
 @pytest.mark.parametrize("lineup", [choice.lineup for choice in (*EXAMPLES, *PRESETS)])

@@ -72,7 +72,7 @@ class Plan:
                     replace(self.request, prompt=prompt.text),
                     self.columns,
                     self.target,
-                    first=number % len(self.columns),
+                    alone_from=number % len(self.columns),
                     raw_allowed=True,
                 ),
                 prompt.category,

@@ -107,7 +107,7 @@ def tune(
                             Request(prompt.text, tokens),
                             columns,
                             target,
-                            first=place % len(columns),
+                            alone_from=place % len(columns),
                             raw_allowed=True,
                         ),
                         models,

@@ -66,9 +66,7 @@ class NetworkDrafter(Drafter):
         self._draft_length = draft_length
         self._eos_ids = eos_ids
         self._vocab_size = vocab_size
-        self._read = list(
-            network.cached
-        )  # tokens of the network's rows; not of guesses from states
+        self._read = list[int]()  # tokens of the network's rows; not of guesses from states
         self._same = 0  # how many of them are known to be the text's
         self._declined: tuple[str, ...] = ()
         self._acceptance = Acceptance((*PRIOR, *SECOND))

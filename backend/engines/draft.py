@@ -24,17 +24,16 @@ class DraftNetwork(ABC):
     It may read the target's hidden states, beside one another in a row. Logits are [1, V'].
 
     `name`: what it is called where its guesses are shown; `title`: in a sentence. `seconds`: what a
-    pass takes in a round. `cached`: the tokens that it had read when it was opened. `layers`: those
-    of the target whose hidden states it reads, -1 being behind the last norm; (): it reads tokens
-    alone. `vocabulary` int64 [V'], ascending: the target's ids of its logits; None: they are the
-    same. `positions`: tokens of the longest text that it can read. `window`: so many of the last
-    tokens are all that it sees, and that it takes in one pass.
+    pass takes in a round. `layers`: those of the target whose hidden states it reads, -1 being
+    behind the last norm; (): it reads tokens alone. `vocabulary` int64 [V'], ascending: the
+    target's ids of its logits; None: they are the same. `positions`: tokens of the longest text
+    that it can read. `window`: so many of the last tokens are all that it sees, and that it takes
+    in one pass.
     """
 
     name: str
     title: str
     seconds: float
-    cached: Sequence[int] = ()
     layers: tuple[int, ...] = ()
     vocabulary: NDArray[np.int64] | None = None
     positions: int = UNLIMITED
@@ -81,7 +80,6 @@ class ModelNetwork(DraftNetwork):
         """`seconds`: of a pass over one row."""
         self._session = session
         self.title = f"draft {engine.spec.name}"
-        self.cached = tuple(session.tokens)
         self.seconds = seconds
         self.positions = engine.max_context
 

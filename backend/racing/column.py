@@ -4,7 +4,6 @@ from collections.abc import Callable, Generator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
 
 from backend.decoding.clock import Clock, rounded, rounded_value
 from backend.decoding.loop import Parts, decode
@@ -31,36 +30,35 @@ from backend.libraries.lane import library_events
 from backend.libraries.library import Library
 from backend.programs.parser import Program, is_program, parse_program
 from backend.programs.runner import hottest, run_program, slot_grammars
+from backend.racing.caches import Readings, require_cache, restore, save_cache
 from backend.racing.models import LoadedModels, Say
-from backend.racing.sessions import Place, Readings, require_cache, restore, save_cache
 from backend.strategies.column import Column
 from backend.strategies.declaration import DrafterInputs
-from backend.strategies.settings import SESSION
 from backend.text import prompt_tokens, require_fits, require_same_vocabulary
 from backend.types import Layers, ModelSpec, Request
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class ColumnRun:
-    """Column `index` of a race, on the model `default` if it names none of its own. `stopped()`: it
-    is to compute nothing more. The rest: see Race.
+    """Column `index` of a race, on the model `spec`. `stopped()`: it is to compute nothing more.
+    The rest: see Race.
     """
 
     index: int
-    clock: Clock
     column: Column
+    spec: ModelSpec
     request: Request
-    default: ModelSpec
     models: LoadedModels
     say: Say
     readings: Readings
     stopped: Callable[[], bool]
-    visitor: str = ""
-    save_cache: Path | None = None
-    restore_cache: Path | None = None
+    save_cache: Path | None
+    restore_cache: Path | None
+    clock: Clock = field(default_factory=Clock)
 
     _opened: ExitStack = field(default_factory=ExitStack)
     _target: Engine = field(init=False)
+    _program: Program | None = None
     _prompt: list[int] = field(init=False)
     _positions: int = 0  # tokens that the context may hold
     _decision: Decision = UNDECIDED
@@ -71,23 +69,23 @@ class ColumnRun:
 
     def events(self) -> Generator[Event | None]:
         """Every event. Raises what the column cannot do: DerbyError, or a library's error."""
-        column, request, clock, index = self.column, self.request, self.clock, self.index
-        if (library := column.strategy.library) is not None:
-            yield from self._library_events(library)
-            return
+        library = self.column.strategy.library
+        yield from self._own_events() if library is None else self._library_events(library)
 
-        self._target = target = self.models.get(column.target(self.default), self.say)
+    def _own_events(self) -> Generator[Event]:
+        column, request, clock, index = self.column, self.request, self.clock, self.index
+        self._target = target = self.models.get(self.spec, self.say)
         clock.synchronize = target.synchronize
         if self.save_cache is not None:
             require_cache(target)
-        program = parse_program(request.prompt) if is_program(request.prompt) else None
-        if program is None:
-            self._prompt = prompt = prompt_tokens(target.tokenizer, request)
-        else:  # what stands in front of its own text
-            self._prompt = prompt = target.tokenizer.encode(
+        if is_program(request.prompt):
+            self._program = program = parse_program(request.prompt)
+            self._prompt = target.tokenizer.encode(  # what stands in front of its own text
                 program.user, chat=bool(program.user), thinking=request.thinking
             )
-        depth = column.scratch_depth
+        else:
+            self._prompt = prompt_tokens(target.tokenizer, request)
+        prompt, program, depth = self._prompt, self._program, column.scratch_depth
         limit = min(request.context or target.max_context, target.max_context)
         require_fits(len(prompt), limit, depth)
         self._positions = limit - depth
@@ -101,7 +99,7 @@ class ColumnRun:
         )
         grammars = GrammarCompiler(target.tokenizer)
         try:
-            constraint = self._constraint(grammars, program)
+            constraint = self._constraint(grammars)
         except StoppedError:
             yield Finished(index, "stopped", [])
             return
@@ -128,13 +126,13 @@ class ColumnRun:
                     reading.add(event, parts)
                 yield from self._with_news(event, parts)
 
-    def _constraint(self, grammars: GrammarCompiler, program: Program | None) -> Constraint:
+    def _constraint(self, grammars: GrammarCompiler) -> Constraint:
         """The column's grammar, behind the model's thinking if the prompt opens that. What is
         checked and made once a model is no cost of this column's. Raises StoppedError.
         """
         tokenizer, grammar, clock = self._target.tokenizer, self.column.grammar, self.clock
-        if program is not None:
-            grammars.prepare(*slot_grammars(program), stopped=self.stopped)
+        if self._program is not None:
+            grammars.prepare(*slot_grammars(self._program), stopped=self.stopped)
             tokenizer.extending(0)
         if grammar is None:
             return Constraint()
@@ -148,10 +146,8 @@ class ColumnRun:
         sampler = Sampler(self.request.sampling)
         drafter = self._drafter(sampler)
         self._opened.callback(drafter.close)
-        layers = drafter.states.layers if drafter.states else ()
-        session = self._session("target", target, layers)
+        session = self._session(target, drafter.states.layers if drafter.states else ())
         if self.restore_cache is not None and strategy.keeps_cache:
-            session.truncate(0)
             with clock.step():
                 restore(self.restore_cache, target, session, self._prompt)
         return Parts(
@@ -167,18 +163,13 @@ class ColumnRun:
             stopped=self.stopped,
         )
 
-    def _session(
-        self, role: Literal["target", "draft"], engine: Engine, layers: Layers = ()
-    ) -> Session:
-        """A session that holds what is known of the prompt, with room for the whole text: 0 for a
-        program's, of which nobody knows how long it gets.
+    def _session(self, engine: Engine, layers: Layers = ()) -> Session:
+        """A session with room for the whole text: 0 for a program's, of which nobody knows how long
+        it gets.
         """
-        keep = bool(self.visitor) and self.column.cache == SESSION
-        place = Place(self.visitor, self.index, role, engine, layers, keep)
         rows, depth = len(self._prompt) + self.request.max_new_tokens, self.column.scratch_depth
         rows = min(min(rows, self._positions) + depth, engine.max_context)
-        room = 0 if is_program(self.request.prompt) else rows
-        session = self.models.sessions.session(place, self._prompt, room)
+        session = self.models.session(engine, rows if self._program is None else 0, layers)
         return self._opened.enter_context(session)
 
     def _drafter(self, sampler: Sampler) -> Drafter:
@@ -191,9 +182,9 @@ class ColumnRun:
             )
         for name in column.drafts.values():  # their files say of what kind they are
             self.models.fetch(name, self.say)
-        weights, draft, missing = strategy.weights(column.settings(), target), None, ""
+        weights, draft = strategy.weights(column.settings(), target), None
         if isinstance(weights, ModelSpec):
-            draft, missing = self._model_draft(weights)
+            draft = self._model_draft(weights)
         elif weights is not None:
             if isinstance(weights, Path):
                 weights = self.models.head(target, weights, self.say)
@@ -203,27 +194,24 @@ class ColumnRun:
             self.models.price(target, self.say)
         self._call_seconds = 0.0 if draft is None else draft.seconds
         costs = self.models.costs(target)
-        inputs = DrafterInputs(column.settings(), target, costs, sampler, draft, missing)
-        return strategy.build(inputs)
+        return strategy.build(DrafterInputs(column.settings(), target, costs, sampler, draft))
 
-    def _model_draft(self, spec: ModelSpec) -> tuple[DraftNetwork | None, str]:
-        """A model that drafts; or None, and why: a copy of the target that cannot be had is no
-        must.
-        """
+    def _model_draft(self, spec: ModelSpec) -> DraftNetwork | None:
+        """A model that drafts. A copy of the target is no must: None, and the user hears why."""
         try:
             engine: Engine = self.models.get(spec, self.say)
         except DerbyError as error:
             if spec.name != self._target.spec.name:
                 raise
-            return None, error.reason
+            self.say(f"{self.column.title} goes on without a draft. {error}")
+            return None
         if engine.guesses == "none":
             raise DerbyError(
                 f"{engine.spec} computes one token at a time here and cannot take a guess back: "
                 "choose another draft."
             )
         require_same_vocabulary(self._target.tokenizer, engine.tokenizer, str(engine.spec))
-        session = self._session("draft", engine)
-        return ModelNetwork(session, engine, self.models.call_seconds(engine)), ""
+        return ModelNetwork(self._session(engine), engine, self.models.call_seconds(engine))
 
     def _with_news(self, event: Event, parts: Parts) -> list[Event]:
         """An event of the loop and what the drafter has decided since the last one; before the
@@ -247,16 +235,22 @@ class ColumnRun:
             )
         if drafter.decision is not self._decision:
             self._decision = decision = drafter.decision
-            settings, declined = dict(decision.settings), list(decision.declined)
-            predicted, why = rounded_value(decision.predicted), decision.why
-            plain = decision.plain
-            news.append(Decided(self.index, settings, predicted, why, declined, plain))
+            news.append(
+                Decided(
+                    self.index,
+                    dict(decision.settings),
+                    rounded_value(decision.predicted),
+                    decision.why,
+                    list(decision.declined),
+                    decision.plain,
+                )
+            )
         return [*news, event] if ended else [event, *news]
 
     def _judged(self, answer: str) -> list[Event]:
         """How the whole answer is judged if a JSON Schema let it end. That is on nobody's clock."""
         grammar = self.column.grammar
-        if grammar is None or grammar.kind != "json_schema" or is_program(self.request.prompt):
+        if grammar is None or grammar.kind != "json_schema" or self._program is not None:
             return []
         judgement = judge_apart(grammar.text, answer, stopped=self.stopped)
         return [Judged(self.index, judgement.verdict, judgement.why)]
@@ -283,7 +277,7 @@ class ColumnRun:
             raise DerbyError(f"{column.title} cannot run programs: remove it.")
         for name in column.drafts.values():
             self.models.fetch(name, self.say)
-        model = library.elsewhere or self.models.get(column.target(self.default), self.say)
+        model = library.elsewhere or self.models.get(self.spec, self.say)
         self.clock.synchronize = model.synchronize
         yield from library_events(
             self.index,

@@ -4,7 +4,7 @@ import gc
 import os
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from backend.engines.engine import Engine, EngineDeclaration
 from backend.engines.heads.head import SHIPPED, HeadNetwork, read_head
 from backend.engines.heads.openvino import open_head, place_for
 from backend.engines.registry import engine_named
+from backend.engines.session import Session
 from backend.errors import DerbyError
 from backend.libraries.llamacpp import LLAMACPP
 from backend.libraries.openvino_genai import OPENVINO_GENAI
@@ -32,8 +33,7 @@ from backend.models.files import (
     model_folder,
     stored_precision,
 )
-from backend.racing.sessions import Sessions
-from backend.types import ModelSpec
+from backend.types import Layers, ModelSpec
 
 #: Overrides the budget; in bytes.
 BUDGET_VARIABLE = "DECODE_DERBY_MODEL_BYTES"
@@ -109,7 +109,7 @@ def declared(name: str) -> EngineDeclaration:
 
 class LoadedModels:
     """Keeps the models used last, so that a race rarely loads one, each once however many columns
-    use it; in `sessions` their caches.
+    use it.
 
     Weights and caches take at most `budget` bytes; None: what `model_budget` says. Trained heads
     are not counted. With `idle_warm_up` the owner calls `warm_up` when it has nothing better to do.
@@ -123,9 +123,9 @@ class LoadedModels:
         limits: Limits = PRIVATE,
     ) -> None:
         self.limits = limits
-        self.sessions = Sessions(self.make_room)
         self._budget = budget
         self._warm_up = FIRST_PASSES if idle_warm_up else WARM_UP
+        self._cache_bytes = 0  # of the sessions that columns have open
         self._loaded: OrderedDict[ModelSpec, Any] = OrderedDict()  # the last used last
         self._needed: set[ModelSpec] = set()
         self._failed: dict[ModelSpec, Exception] = {}
@@ -163,7 +163,7 @@ class LoadedModels:
         if not kind.models:
             self.fetch(spec.name, say)
         peak = kind.peak_bytes(spec, say) if kind.peak_bytes else 0
-        self.make_room(max(kind.estimate_bytes(spec, say), peak), f"Loading {spec}")
+        self._make_room(max(kind.estimate_bytes(spec, say), peak), f"Loading {spec}")
         if not kind.loads_at_once:
             say(f"Loading {spec}...")
         self._loaded[spec] = engine = kind.open(spec, say)
@@ -181,7 +181,22 @@ class LoadedModels:
         if HUB_ID.fullmatch(name):
             hub_folder(name, say, download=bool(self.limits.hub))
 
-    def make_room(self, wanted: int, what: str) -> None:
+    @contextmanager
+    def session(self, engine: Engine, rows: int, layers: Layers = ()) -> Iterator[Session]:
+        """An empty session with room for `rows` tokens (0: it grows) that shows these layers'
+        hidden states. Raises DerbyError if there is no memory for it.
+        """
+        cache = rows * engine.row_bytes
+        self._make_room(cache, f"The KV cache of {rows:,} tokens of {engine.spec}")
+        session = engine.open(rows, layers)
+        self._cache_bytes += cache
+        try:
+            yield session
+        finally:
+            self._cache_bytes -= cache
+            session.close()
+
+    def _make_room(self, wanted: int, what: str) -> None:
         """Have `wanted` bytes free for `what`. Raises DerbyError, with both figures, if they are
         not, though all was dropped that the race does not need.
         """
@@ -193,21 +208,19 @@ class LoadedModels:
             )
 
     def _free(self, wanted: int, beside: ModelSpec | None = None) -> int:
-        """Bytes that are free once sessions that no column uses, and then models that the race does
-        not need, were dropped until so many were.
+        """Bytes that are free once models that the race does not need were dropped until so many
+        were.
         """
 
         def free() -> int:
             weights = sum(engine.weight_bytes for engine in self._loaded.values())
-            return budget - weights - self.sessions.bytes
+            return budget - weights - self._cache_bytes
 
         budget = model_budget() if self._budget is None else self._budget
-        while free() < wanted and self.sessions.drop():
-            pass
         for spec in [spec for spec in self._loaded if spec not in {*self._needed, beside}]:
             if free() >= wanted:
                 break
-            self.sessions.forget(self._loaded.pop(spec))
+            del self._loaded[spec]
             self._cold.pop(spec, None)
             names = {spec.name for spec in self._loaded}
             self._heads = {key: head for key, head in self._heads.items() if key[0] in names}

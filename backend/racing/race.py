@@ -5,14 +5,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from backend.decoding.clock import Clock
 from backend.errors import DerbyError
 from backend.events import Event, Preparing
+from backend.racing.caches import Readings
 from backend.racing.column import ColumnRun
 from backend.racing.ledger import Ledger
 from backend.racing.models import LoadedModels, Say
 from backend.racing.schedule import Lane, PhotoFinish, interleave
-from backend.racing.sessions import Readings
 from backend.strategies.column import Column
 from backend.text import takes_chats
 from backend.types import ModelSpec, Request
@@ -22,22 +21,19 @@ MAX_COLUMNS = 12
 
 @dataclass(frozen=True, slots=True)
 class Race:
-    """`target` is the model of every column that names none of its own. `visitor` is whose sessions
-    may be used and are kept; "": nobody's. Of columns that keep a cache, `saved_column` writes its
-    own into the file `save_cache` when it ends, and all begin with what is in `restore_cache`.
-    `first`: the columns run alone, one after another, this one first; None: they take turns, and
-    those that cannot be held run after them. A column without a cache ends at the photo finish, and
-    so runs last where columns run alone.
-    `raw_allowed`: a target without a chat template gets the prompt as it is.
+    """`target` is the model of every column that names none of its own. Of columns that keep a
+    cache, `saved_column` writes its own into the file `save_cache` when it ends, and all begin with
+    what is in `restore_cache`. `alone_from`: the columns run alone, one after another, from this
+    one on; None: they take turns, and those that cannot be held run after them. `raw_allowed`: a
+    target without a chat template gets the prompt as it is.
     """
 
     request: Request
     columns: tuple[Column, ...]
     target: ModelSpec = field(default_factory=ModelSpec)
-    visitor: str = ""
     save_cache: Path | None = None
     restore_cache: Path | None = None
-    first: int | None = None
+    alone_from: int | None = None
     raw_allowed: bool = False
 
     def __post_init__(self) -> None:
@@ -59,70 +55,59 @@ class Race:
         its first turn, off every clock; one that cannot be loaded fails its own columns.
         """
 
-        def say(text: str) -> None:
+        def preparing(text: str) -> None:
             emit(Preparing(text))
 
         models.begin(column.target(self.target) for column in self.columns if column.strategy.loads)
-        request, ledger, finish = self._fitting(models, say), Ledger(), PhotoFinish()
-        lanes = self._lanes(request, models, say, finish, stopped)
+        request, ledger, finish = self._raw_if_needed(models, preparing), Ledger(), PhotoFinish()
+        sharing = [c for c in self.columns if c.strategy.ours and self.alone_from is None]
+        readings = Readings(column.target(self.target) for column in sharing)
+
+        def lane_of(index: int, column: Column) -> Lane:
+            strategy, spec = column.strategy, column.target(self.target)
+            run = ColumnRun(
+                index=index,
+                column=column,
+                spec=spec,
+                request=request,
+                models=models,
+                say=preparing,
+                readings=readings,
+                stopped=lambda: stopped() or finish.ends(lane),
+                save_cache=self.save_cache if index == self.saved_column else None,
+                restore_cache=self.restore_cache,
+            )
+            plain_text = column.grammar is None and column.keeps_text(request.sampling.temperature)
+            lane = Lane(
+                index,
+                run.events(),
+                run.clock,
+                alone=strategy.alone,
+                finishes=strategy.ours and spec == self.target and plain_text,
+                ends_early=not strategy.keeps_cache,
+            )
+            return lane
+
+        lanes = [lane_of(index, column) for index, column in enumerate(self.columns)]
         for group in self._groups(lanes):
             for event in interleave(group, stopped, finish=finish):
                 emit(event)
         emit(replace(ledger.conditions(), raw=request is not self.request))
 
-    def _fitting(self, models: LoadedModels, say: Say) -> Request:
+    def _raw_if_needed(self, models: LoadedModels, preparing: Say) -> Request:
         """The request, raw if that is allowed and the target has no chat template."""
         if self.raw_allowed and self.request.chat:
             with suppress(Exception):  # a model that cannot be loaded is for its columns to name
-                if not takes_chats(models.get(self.target, say).tokenizer):
+                if not takes_chats(models.get(self.target, preparing).tokenizer):
                     return replace(self.request, chat=False)
         return self.request
 
-    def _lanes(
-        self,
-        request: Request,
-        models: LoadedModels,
-        say: Say,
-        finish: PhotoFinish,
-        stopped: Callable[[], bool],
-    ) -> list[Lane]:
-        """A lane for each column, in their order."""
-        ours = [column for column in self.columns if column.strategy.ours and self.first is None]
-        readings, lanes = Readings(column.target(self.target) for column in ours), list[Lane]()
-        for index, column in enumerate(self.columns):
-            clock, strategy = Clock(), column.strategy
-            run = ColumnRun(
-                index,
-                clock,
-                column,
-                request,
-                self.target,
-                models,
-                say,
-                readings,
-                lambda index=index: stopped() or finish.ends(lanes[index]),
-                self.visitor,
-                self.save_cache if index == self.saved_column else None,
-                self.restore_cache,
-            )
-            plain = strategy.ours and column.target(self.target) == self.target
-            keeps_text = column.grammar is None and column.keeps_text(request.sampling.temperature)
-            lanes.append(
-                Lane(
-                    index,
-                    run.events(),
-                    clock,
-                    alone=strategy.alone,
-                    finishes=plain and keeps_text,
-                    ends_early=not strategy.keeps_cache,
-                )
-            )
-        return lanes
-
     def _groups(self, lanes: Sequence[Lane]) -> Iterable[Sequence[Lane]]:
-        """The lanes that run at one time, in the order of their times."""
-        if self.first is None:
+        """The lanes that run at one time, in the order of their times. Where all run alone, one
+        that ends at the photo finish runs last.
+        """
+        if self.alone_from is None:
             alone = [[lane] for lane in lanes if lane.alone]
             return [[lane for lane in lanes if not lane.alone], *alone]
-        order = (*lanes[self.first :], *lanes[: self.first])
+        order = (*lanes[self.alone_from :], *lanes[: self.alone_from])
         return [[lane] for lane in sorted(order, key=lambda lane: lane.ends_early)]

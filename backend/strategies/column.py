@@ -13,8 +13,6 @@ from backend.strategies.declaration import Strategy
 from backend.strategies.libraries import SERVER
 from backend.strategies.registry import strategies
 from backend.strategies.settings import (
-    CACHE,
-    FRESH,
     OWN,
     ModelChoice,
     Name,
@@ -181,11 +179,6 @@ class Column:
     def grammar(self) -> GrammarSource | None:
         return self.settings().get("grammar")
 
-    @property
-    def cache(self) -> str:
-        """Where the column's KV cache begins: "fresh" or "session"."""
-        return self.settings().get("cache", FRESH)
-
     def keeps_text(self, temperature: float) -> bool:
         """True if it writes what plain decoding does under the same grammar; False: a text of its
         own, drawn from the same distribution.
@@ -213,7 +206,6 @@ def settings_of(strategy: Strategy) -> dict[str, Setting]:
     """All settings of a strategy's columns by name: its own, then those of every local column."""
     fields: list[Setting] = list(strategy.settings)
     if strategy.ours:
-        fields += [CACHE] if strategy.keeps_cache else []
         fields.append(grammar_choice(shipped().get(strategy.grammar)))
     return {field.name: field for field in fields}
 

@@ -20,11 +20,11 @@ from backend.types import ModelSpec
 Values = Mapping[str, Any]
 
 #: What every local column has, beside its strategy's own settings.
-TAKEN = {"cache", "grammar", "model", "engine", "precision", "device"}
+TAKEN = {"grammar", "model", "engine", "precision", "device"}
 
 #: What a column's drafter needs loaded: a trained head's file, a model, what opens a network that
 #: the strategy has loaded itself, or nothing. A model that cannot be had fails the column, but for
-#: a copy of the target (a model of its name): without that the drafter is built, and is told why.
+#: a copy of the target (a model of its name): without that the drafter is built all the same.
 Weights = Path | ModelSpec | OpenNetwork | None
 
 
@@ -51,8 +51,8 @@ class DrafterInputs:
     """What a column's drafter may be made of: the values of its settings, the target, what the
     target's passes cost, and the request's sampler.
 
-    `draft` is the network that `Strategy.weights` asked for, open and empty but for what it holds;
-    the drafter closes it. None where there is none, for the reason in `missing` if one was wanted.
+    `draft` is the network that `Strategy.weights` asked for, open and empty; the drafter
+    closes it. None: it asked for none, or for a copy of the target that cannot be had.
     """
 
     values: Values
@@ -60,7 +60,6 @@ class DrafterInputs:
     costs: Costs
     sampler: Sampler
     draft: DraftNetwork | None = None
-    missing: str = ""
 
     def draft_length(self) -> DraftLength:
         """How many tokens a round drafts, by the settings "auto" and "k"."""

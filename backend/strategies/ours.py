@@ -121,9 +121,8 @@ def _head(draft: str, target: ModelSpec) -> Path | None:
 def build_speculative(inputs: DrafterInputs) -> Drafter:
     length, tokenizer = inputs.draft_length(), inputs.target.tokenizer
     if inputs.draft is None:
-        # A copy of the target that cannot be had: prompt lookup needs none.
-        missing = (f"prompt lookup alone: {inputs.missing}",)
-        return PromptLookup(length, NGRAM, missing)
+        declined = ("prompt lookup alone: no copy of the model can draft here",)
+        return PromptLookup(length, NGRAM, declined)
     drafter = NetworkDrafter(
         inputs.draft,
         _sampler(inputs),

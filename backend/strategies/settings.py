@@ -135,17 +135,6 @@ class GrammarChoice(Setting):
 #: Whether a strategy chooses its sizes itself.
 AUTO = Flag("auto", "Auto", "Choose the sizes that are fastest here.", default=True)
 
-#: Where a column's KV cache begins: empty, or kept open since the visitor's last race.
-FRESH, SESSION = "fresh", "session"
-
-CACHE = Choice(
-    "cache",
-    "Cache",
-    "Begin with an empty cache, or with the last race's.",
-    FRESH,
-    ((FRESH, "empty"), (SESSION, "the last race's")),
-)
-
 
 def grammar_choice(default: GrammarSource | None) -> GrammarChoice:
     """A column's setting, with the grammar that it usually has."""

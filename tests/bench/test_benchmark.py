@@ -54,7 +54,7 @@ def test_every_column_is_first_equally_often(columns: int, prompts: int, repeats
     jobs = plan(*names, prompts=prompts, repeats=repeats).jobs
     assert [job.number for job in jobs] == list(range(prompts * repeats))
     assert {job.race.columns[0] for job in jobs} == {parse_column("kv")}
-    first = Counter(job.race.first for job in jobs)
+    first = Counter(job.race.alone_from for job in jobs)
     assert max(first.values()) - min(first[place] for place in range(columns)) <= 1
     texts = Counter((job.race.request.prompt, job.prompt) for job in jobs)
     assert set(texts.values()) == {repeats}, "the same text has the same number"

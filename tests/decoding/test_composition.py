@@ -64,19 +64,6 @@ def test_every_drafter_keeps_the_text_of_its_grammar(
         assert board.must_match(index)
 
 
-def test_a_grammar_begins_from_an_earlier_cache_and_writes_the_same() -> None:
-    """The second of two equal questions computes one row of its prompt, under any drafter."""
-    columns = tuple(parse_column(f"{name}:grammar=person,cache=session") for name in DRAFTED[::2])
-    race = Race(Request("Who?", 40, chat=False), columns, ModelSpec("fake", "fake"), visitor="a")
-    boards = [Scoreboard(columns) for _ in range(2)]
-    for board in boards:
-        race.run(ENGINES, board.add, lambda: False)
-    for first, second in zip(boards[0].scores, boards[1].scores, strict=True):
-        assert second.tokens == first.tokens
-        assert len(first.tokens) > 10
-        assert second.reused == second.prompt_tokens - 1 > 0
-
-
 def test_slots_have_grammars_of_their_own_under_any_drafter() -> None:
     program = 'A {{gen "n" regex="[0-9]{2,4}" max_tokens=6}} B {{select "s" "red|green"}} {{n}}'
     columns = tuple(parse_column(name) for name in ("kv", *DRAFTED))

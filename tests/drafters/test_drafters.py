@@ -151,7 +151,7 @@ def test_a_round_of_k_tokens_costs_k_draft_forwards_whatever_came_before(
 
 
 def test_only_what_departs_from_the_cache_is_read_again() -> None:
-    """A session may hold an earlier text; a cut takes tokens away."""
+    """A cut takes tokens away, such as those of a program's slot."""
     drafter = watched(FakeEngine(), 0.0, 3, Sampling())
     drafter.prefill(PROMPT, len(PROMPT))
     cut = [*PROMPT[:20], 7, 7]
@@ -159,16 +159,6 @@ def test_only_what_departs_from_the_cache_is_read_again() -> None:
     rows = drafter.engine.rows
     proposal = drafter.propose(cut, 9)
     assert drafter.engine.rows - rows == 2 + proposal.drafted - 1
-    other = NetworkDrafter(
-        ModelNetwork(drafter.session, drafter.engine), Sampler(Sampling()), DraftLength(3)
-    )
-    rows = drafter.engine.rows
-    other.prefill(cut, 10)  # a chunk that is held already
-    assert drafter.engine.rows == rows
-    other.rewind(15)
-    other.prefill([*cut[:15], 8, 8, 8], 17)
-    assert drafter.engine.rows - rows == 2
-    assert cached(drafter.session) == [*cut[:15], 8, 8]
 
 
 class Ends(FakeEngine):

@@ -30,7 +30,6 @@ from backend.models.files import weights_in
 from backend.racing import models as loading
 from backend.racing.models import BUDGET_VARIABLE, SHARE, LoadedModels, model_budget, usual_spec
 from backend.racing.race import Race
-from backend.racing.sessions import STEP
 from backend.results.scoreboard import Score
 from backend.strategies.column import parse_column
 from backend.types import ModelSpec, Request
@@ -122,16 +121,7 @@ def test_caches_count_with_the_weights_while_their_columns_run() -> None:
     models = room_for(1, 3 * ROWS * row)
     for _ in range(2):
         assert [score.state for score in scores(models, *names)] == ["done"] * 3
-    assert models.sessions.bytes == 0
-
-
-def test_caches_that_earlier_races_left_give_way() -> None:
-    models = room_for(1, STEP * FakeEngine().row_bytes)
-    for visitor in ("ann", "bob"):
-        columns = (parse_column("kv:cache=session"),)
-        race = Race(Request("Hi", 12, chat=False), columns, FAKE_SPEC, visitor)
-        assert board_after(columns, events_of(race, models)).scores[0].state == "done"
-        assert len(models.sessions) == 1
+    assert models._cache_bytes == 0
 
 
 def test_only_what_decides_by_costs_has_them_measured(

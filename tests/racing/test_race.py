@@ -156,6 +156,25 @@ def test_what_a_column_cannot_do_fails_it_alone() -> None:
         assert not any(isinstance(event, Started) for event in events)
 
 
+class WithoutCopies(LoadedModels):
+    def get(self, spec: ModelSpec, say: Callable[[str], None]) -> Any:
+        if spec.precision == "int4":
+            raise DerbyError("There is no room for a copy: choose a smaller model.")
+        return super().get(spec, say)
+
+
+def test_without_a_copy_of_the_target_to_draft_a_column_looks_up_and_says_why(
+    tmp_path: Path,
+) -> None:
+    columns = tuple(map(parse_column, ("kv", "speculative:k=4")))
+    race = Race(Request("a b a b a b", 30), columns, ModelSpec(str(make(tmp_path)), "torch"))
+    events = events_of(race, WithoutCopies())
+    plain, speculative = board_after(columns, events).scores
+    assert speculative.tokens == plain.tokens
+    assert speculative.decision.declined
+    assert any("no room for a copy" in e.text for e in events if isinstance(e, Preparing))
+
+
 def test_where_a_pass_checks_a_chain_alone_the_others_guess_chains() -> None:
     guessing = ("lookup:k=6,ngram=1", "speculative:draft=near,k=4")
     columns = [*COLUMNS, *map(parse_column, guessing)]
@@ -204,7 +223,7 @@ def test_stateless_ends_at_the_photo_finish_of_the_plain_text(
     """
     columns = tuple(map(parse_column, ("stateless", other)))
     slow = ModelSpec("fake-slow", "fake")
-    events = events_of(Race(Request("Who?", 30), columns, slow, first=first))
+    events = events_of(Race(Request("Who?", 30), columns, slow, alone_from=first))
     reasons = {event.column: event.reason for event in events if isinstance(event, Finished)}
     assert reasons[0] == ("photo finish" if other == QUICK else "token limit")
     assert reasons[1] in ("token limit", "end of text")
@@ -212,7 +231,8 @@ def test_stateless_ends_at_the_photo_finish_of_the_plain_text(
 
 def test_columns_may_run_alone_one_after_another_whichever_is_first() -> None:
     together, alone = (
-        events_of(Race(REQUEST, COLUMNS[1:4], FAKE, first=first), loaded()) for first in (None, 1)
+        events_of(Race(REQUEST, COLUMNS[1:4], FAKE, alone_from=first), loaded())
+        for first in (None, 1)
     )
     order = [e.column for e in alone if isinstance(e, Started)]
     assert order == [1, 2, 0]
@@ -371,7 +391,7 @@ def test_another_program_is_told_from_the_race_itself_and_from_its_own_children(
 
     def seconds() -> float:
         """Of others, on all cores, since the ledger began."""
-        return ledger.conditions().others * psutil.cpu_count() * (time.monotonic() - begun)
+        return ledger.conditions().others * (psutil.cpu_count() or 1) * (time.monotonic() - begun)
 
     ledger, begun = Ledger(), time.monotonic()
     with subprocess.Popen([sys.executable, "-c", BUSY]) as child:

@@ -186,7 +186,7 @@ def test_naming_a_size_fixes_it_and_is_what_is_written(
     assert parse_column(text) == column
 
 
-MISTAKES = """nope KV kv:window=5 server@openvino:at=http://127.0.0.1:1 stateless:cache=session
+MISTAKES = """nope KV kv:window=5 server@openvino:at=http://127.0.0.1:1 stateless:k=3
     kv:cache=mine lookahead:window lookahead:window= lookahead:=5 lookahead:window=5:level=3
     lookahead:window=99 lookahead:auto=best kv:model= kv@ kv@int8/ kv@openvino/torch
     kv@int8/openvino kv@int8/int4 kv@torch/int8 kv@CPU/int8 kv@CPU/GPU kv@../x kv@int8@CPU

@@ -50,15 +50,13 @@ def test_a_strategy_is_whole(strategy: Strategy) -> None:
     column = default_column(strategy.name)
     assert strategies()[strategy.name] is strategy is column.strategy
     assert len(strategy.description) > 40
-    local = strategy.ours
     assert column.with_settings(column.settings()) == column, "its own settings change nothing"
     assert parse_column(strategy.name) == column
     assert column.label == strategy.title
     server = strategy.name == "server"
     assert str(column) == (f"@{column.settings()['at']}" if server else strategy.name)
     assert set(settings_of(strategy)) == set(column.settings())
-    assert ("cache" in column.settings()) == (local and strategy.keeps_cache)
-    assert local <= ("grammar" in column.settings())
+    assert strategy.ours <= ("grammar" in column.settings())
     longest = [f"k={each.longest}" for each in strategy.candidates if each.longest]
     for run in (*strategy.verified, *(each.settings for each in strategy.candidates), *longest):
         assert parse_column(f"{strategy.name}:{run}").name == strategy.name

@@ -1,16 +1,10 @@
-"""Caches that columns need not compute: of an earlier race, of a file, or of another column.
+"""Caches that columns need not compute: of a file, or of another column of the race."""
 
-As the slots of llama.cpp's server do, a session of an earlier race is cut back to what both texts
-begin with.
-"""
-
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
-from typing import Literal, NamedTuple
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -22,113 +16,11 @@ from backend.engines.engine import Engine
 from backend.engines.session import Session
 from backend.errors import DerbyError
 from backend.events import Prefilled
-from backend.types import LAST_LAYER, PREFILL_CHUNK, Arrays, HiddenStates, Layers, ModelSpec
-
-#: Sessions that stay open have room for a multiple of so many tokens, and take so many bytes at
-#: most, all together.
-STEP, BUDGET = 1024, 1 << 30
+from backend.types import LAST_LAYER, PREFILL_CHUNK, Arrays, HiddenStates, ModelSpec
 
 #: What a cache fits to, as the file's metadata has it: `model` is the digest of the weights.
 FORMAT = "decode-derby-cache-3"
 _TOKENS = "tokens"
-
-
-class Place(NamedTuple):
-    """Whose session it is: of this visitor's column of that number, its target, of which it shows
-    these layers' hidden states, or its draft. `keep`: it stays open for the visitor's next race.
-    """
-
-    visitor: str
-    column: int
-    role: Literal["target", "draft"]
-    engine: Engine
-    layers: Layers = ()
-    keep: bool = False
-
-
-class Sessions:
-    """Opens sessions. Not thread-safe. `make_room(bytes, what)` frees memory for one, by `drop` if
-    need be, or raises DerbyError.
-    """
-
-    def __init__(self, make_room: Callable[[int, str], None], budget: int = BUDGET) -> None:
-        self._make_room = make_room
-        self._budget = budget
-        self._running = 0  # bytes of those that columns use
-        self._idle: OrderedDict[Place, tuple[Session, int]] = OrderedDict()  # and their rows
-
-    @contextmanager
-    def session(self, place: Place, text: Sequence[int], rows: int) -> Iterator[Session]:
-        """A session with room for `rows` tokens; that of an earlier race holds a beginning of
-        `text` already, but for its last token at least. One that fails is closed. Raises DerbyError
-        if there is no memory for it.
-        """
-        if place.keep:
-            rows = min(-(-rows // STEP) * STEP, place.engine.max_context)
-        session, failed = self._begin(place, text, rows), True
-        size = rows * place.engine.row_bytes
-        self._running += size
-        try:
-            yield session
-            failed = False
-        except GeneratorExit:  # a column that was stopped, between two passes
-            failed = False
-            raise
-        finally:
-            self._running -= size
-            if failed or not place.keep:
-                session.close()
-            else:
-                self._idle[place] = session, rows
-                while self._idle_bytes > self._budget:
-                    self.drop()
-
-    def _begin(self, place: Place, text: Sequence[int], rows: int) -> Session:
-        """That of an earlier race, copied into another one where its room does not fit."""
-        earlier, room = self._idle.pop(place, (None, 0))
-        if earlier is not None:
-            earlier.truncate(common_length(earlier.tokens, text[:-1]))
-            if room == rows:
-                return earlier
-        engine, what = place.engine, f"The KV cache of {rows:,} tokens of {place.engine.spec}"
-        try:
-            self._make_room(rows * engine.row_bytes, what)
-            session = engine.open(rows, place.layers)
-            if earlier is not None:
-                session.load(earlier.tokens, earlier.save(earlier.length))
-            return session
-        finally:
-            if earlier is not None:
-                earlier.close()
-
-    @property
-    def _idle_bytes(self) -> int:
-        return sum(session.bytes for session, _ in self._idle.values())
-
-    @property
-    def bytes(self) -> int:
-        """What the caches of all sessions take, or may come to take while their columns run."""
-        return self._running + self._idle_bytes
-
-    def drop(self) -> bool:
-        """Close the session that was used longest ago; False if no column left one open."""
-        if not self._idle:
-            return False
-        self._idle.popitem(last=False)[1][0].close()
-        return True
-
-    def forget(self, engine: Engine) -> None:
-        """Close the sessions of a model that leaves memory."""
-        for place in [place for place in self._idle if place.engine is engine]:
-            self._idle.pop(place)[0].close()
-
-    def __len__(self) -> int:
-        return len(self._idle)
-
-
-def common_length(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many tokens two texts have in common from the start."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 def require_cache(engine: Engine) -> None:
@@ -169,19 +61,20 @@ def restore(path: Path, engine: Engine, session: Session, text: Sequence[int]) -
         raise DerbyError(
             f"The saved cache cannot be read ({error}): save it again with --save-cache.", path
         ) from error
-    wanted = _identity(engine)
     if metadata.get("format") != FORMAT or _TOKENS not in arrays:
         raise DerbyError("This file holds no cache that --save-cache wrote: save one.", path)
-    for name in (name for name, value in wanted.items() if metadata.get(name) != value):
-        raise DerbyError(
-            f"The saved cache is of {name} {metadata.get(name)!r:.80}, and this column's is "
-            f"{wanted[name]!r:.80}: race with what it was saved with.",
-            path,
-        )
+    for name, value in _identity(engine).items():
+        if metadata.get(name) != value:
+            raise DerbyError(
+                f"The saved cache is of {name} {metadata.get(name)!r:.80}, and this column's is "
+                f"{value!r:.80}: race with what it was saved with.",
+                path,
+            )
     tokens = arrays.pop(_TOKENS).tolist()
     if any(array.ndim != 4 or array.shape[2] < len(tokens) for array in arrays.values()):
         raise DerbyError("The saved cache has fewer rows than tokens: save it again.", path)
-    if length := common_length(tokens, text[:-1]):
+    pairs = zip(tokens, text[:-1], strict=False)
+    if length := sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)):
         rows = {name.removeprefix("cache/"): a[:, :, :length] for name, a in arrays.items()}
         session.load(tokens[:length], rows)
 
