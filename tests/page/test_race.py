@@ -32,7 +32,7 @@ def drawn(
 
     async def collect() -> list[dict[str, Any]]:
         drawings, last = [], None
-        async for drawing, run in race(InlineHost(), offer, form, "", others_wait):
+        async for drawing, run in race(InlineHost(), offer, form, others_wait):
             drawings.append(drawing)
             last = run
             if time.monotonic() > latest:
