@@ -19,35 +19,27 @@ UNLIMITED = 1 << 31
 
 
 class DraftNetwork(ABC):
-    """A network over a cache of one text, its rows by the positions of their tokens.
-
-    It may read the target's hidden states, beside one another in a row. Logits are [1, V'].
-
-    `name`: what it is called where its guesses are shown; `title`: in a sentence. `seconds`: what a
-    pass takes in a round. `layers`: those of the target whose hidden states it reads, -1 being
-    behind the last norm; (): it reads tokens alone. `vocabulary` int64 [V'], ascending: the
-    target's ids of its logits; None: they are the same. `positions`: tokens of the longest text
-    that it can read. `window`: so many of the last tokens are all that it sees, and that it takes
-    in one pass.
+    """A network over a cache of one text, its rows by the positions of their tokens. It may read
+    the target's hidden states, beside one another in a row. Logits are [1, V'].
     """
 
-    name: str
-    title: str
-    seconds: float
+    name: str  # where its guesses are shown
+    title: str  # in a sentence
+    seconds: float  # that a pass takes in a round
+    #: Of the target, whose hidden states it reads, -1 behind the last norm; (): tokens alone.
     layers: tuple[int, ...] = ()
+    #: The target's ids of its logits, int64 [V'], ascending; None: they are the same.
     vocabulary: NDArray[np.int64] | None = None
-    positions: int = UNLIMITED
-    window: int = UNLIMITED
+    positions: int = UNLIMITED  # tokens of the longest text that it can read
+    window: int = UNLIMITED  # the last tokens that it sees, and the most of a pass
 
     @abstractmethod
     def read(
         self, position: int, tokens: Sequence[int], states: HiddenStates, *, wanted: bool
     ) -> Logits:
         """Read n tokens of the text, the first of them at `position`; logits behind the last one if
-        they are `wanted`, else [0, V'].
-
-        `states` [n, D] are the target's, each of the token before; of a network that reads none
-        they have no rows. Rows may be left out only in front of what it sees.
+        they are `wanted`, else [0, V']. `states` [n, D] are the target's, each of the token before;
+        no rows for a network without `layers`. Only rows in front of what it sees may be left out.
         """
 
     @abstractmethod

@@ -17,35 +17,25 @@ NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}")
 
 @dataclass(frozen=True, slots=True)
 class EngineDeclaration:
-    """An engine, declared in its own module; heavy libraries load only within the functions.
-
-    `precisions`: the first is the default. `devices()` lists what this machine offers, the
-    default first; `device_help` says it without looking. `open(spec, say)` loads a model, an Engine
-    or a library's, and tells `say`, in sentences, what takes long; `loads_at_once` if nothing does.
-    `estimate_bytes(spec, say)` is what its weights will take in memory, known before they are
-    loaded, and `peak_bytes` what opening takes on the way (None: no more); all raise DerbyError for
-    what cannot be had.
-
-    `models` are the names of models that the engine brings itself; (): it takes any that
-    models/files.py knows. `pass_seconds(spec)` states what passes take, seconds by number of
-    rows, {} where that is not worth knowing; None: they are measured. `exact` are the precisions
-    in which a row's logits do not depend on how many rows run with it, the usual one first. A
-    `demo` stands in for a model, and is offered only where that is asked for.
+    """An engine, declared in its own module; heavy libraries load only within the functions, which
+    raise DerbyError for what cannot be had, and say in sentences what takes long.
     """
 
     name: str
     title: str
-    precisions: tuple[str, ...]
-    devices: Callable[[], tuple[str, ...]]
-    device_help: str
-    open: Callable[[ModelSpec, Say], Any]
-    estimate_bytes: Callable[[ModelSpec, Say], int]
-    peak_bytes: Callable[[ModelSpec, Say], int] | None = None
-    models: tuple[str, ...] = ()
+    precisions: tuple[str, ...]  # the first is the default
+    devices: Callable[[], tuple[str, ...]]  # of this machine, the default first
+    device_help: str  # the same without looking
+    open: Callable[[ModelSpec, Say], Any]  # an Engine, or a library's model
+    estimate_bytes: Callable[[ModelSpec, Say], int]  # that its weights will take in memory
+    peak_bytes: Callable[[ModelSpec, Say], int] | None = None  # while it opens; None: no more
+    models: tuple[str, ...] = ()  # that the engine brings; (): any that models/files.py knows
+    #: Seconds of passes by number of rows; {}: not worth knowing; None: they are measured.
     pass_seconds: Callable[[ModelSpec], Mapping[int, float]] | None = None
     loads_at_once: bool = False
+    #: Precisions in which a row's logits do not depend on how many rows run with it.
     exact: tuple[str, ...] = ()
-    demo: bool = False
+    demo: bool = False  # stands in for a model, offered only where that is asked for
 
     def __post_init__(self) -> None:
         """Raises ValueError for a declaration that the app could not show or use."""
@@ -64,22 +54,16 @@ def no_trained_draft(model: object) -> DerbyError:
 
 
 class Engine(ABC):
-    """A loaded model. One copy of the weights serves every session it opens.
-
-    `fingerprint`: equal ones mean the same weights; `weight_bytes`: the memory that they take, on
-    whatever device; `row_bytes`: what a token takes in a cache, 0: not known; `guesses`: what its
-    passes may check, as its self-test showed; `slow_at_first`: how many rows passes have of which
-    the first one is slow.
-    """
+    """A loaded model. One copy of the weights serves every session it opens."""
 
     spec: ModelSpec
-    fingerprint: str
-    weight_bytes: int
-    row_bytes: int = 0
+    fingerprint: str  # equal ones mean the same weights
+    weight_bytes: int  # of memory, on whatever device
+    row_bytes: int = 0  # that a token takes in a cache; 0: not known
     tokenizer: Tokenizer
     max_context: int
-    guesses: Guesses = "trees"
-    slow_at_first: Sequence[int] = ()
+    guesses: Guesses = "trees"  # what its passes may check, by its self-test
+    slow_at_first: Sequence[int] = ()  # widths of passes of which the first one is slow
 
     @abstractmethod
     def open(self, rows: int = 0, layers: Layers = ()) -> Session:

@@ -53,10 +53,8 @@ def all_precisions() -> tuple[str, ...]:
 
 def copy_spec(target: ModelSpec, precision: str) -> ModelSpec:
     """Where a copy of the target in another precision runs: on the target's own engine if that has
-    it, else on the CPU by the first engine that does.
-
-    A model that its engine brings itself is its own copy, because no other engine knows it. Raises
-    DerbyError for a precision that no engine has.
+    it, else on the CPU by the first engine that does. A model that its engine brings is its own
+    copy. Raises DerbyError for a precision that no engine has.
     """
     own = engine_named(target.engine)
     if own.models:

@@ -24,17 +24,12 @@ HIDDEN = np.float32(np.finfo(np.float32).min)
 
 
 class Tree(NamedTuple):
-    """n tokens that hang from one another or from the context. Nobody may write to its arrays.
+    """n tokens that hang from one another or from the context. Its arrays are read-only."""
 
-    `chain`: each follows the one before it. `depths` int64 [n]: 0 for those that hang from the
-    context; `levels` of them there are. `seen` bool [n, n]: which tokens each token sees, itself
-    and its ancestors.
-    """
-
-    chain: bool
-    depths: NDArray[np.int64]
+    chain: bool  # each follows the one before it
+    depths: NDArray[np.int64]  # [n], 0 for those that hang from the context
     levels: int
-    seen: NDArray[np.bool_]
+    seen: NDArray[np.bool_]  # [n, n]: each token sees itself and its ancestors
 
 
 @lru_cache(maxsize=128)  # most passes have the shape of an earlier one
@@ -135,21 +130,27 @@ class Session(ABC):
             self._cut(length)
             del self.tokens[length:]
 
-    @abstractmethod
     def hidden_states(self, layers: Layers = LAST_LAYER) -> HiddenStates:
         """The last pass's hidden states of these layers, one row a token: float32 [n, D], an array
         of its own. Raises RuntimeError for layers that the session was not opened for.
         """
+        raise RuntimeError(f"no hidden states {layers}")
 
-    @abstractmethod
     def save(self, length: int) -> Arrays:
         """Copies of the cache of the first `length` kept tokens; no rows may be pending."""
+        if self._new or not 0 <= length <= self.length:
+            raise RuntimeError(f"{length} of {self.length} tokens, {len(self._new)} pending")
+        return self._save(length) if length else {}
 
-    @abstractmethod
     def load(self, tokens: Sequence[int], arrays: Arrays) -> None:
         """Have this empty session hold these tokens, whose `save` gave the arrays. Raises
         RuntimeError if it is not empty, or the arrays are not this model's.
         """
+        if self.tokens or self._new:
+            raise RuntimeError("session not empty")
+        if tokens:
+            self._load(len(tokens), arrays)
+            self.tokens = list(tokens)
 
     @abstractmethod
     def close(self) -> None:
@@ -162,6 +163,14 @@ class Session(ABC):
     @abstractmethod
     def _cut(self, length: int) -> None:
         """Have the cache hold the rows of the first `length` tokens alone."""
+
+    def _save(self, length: int) -> Arrays:
+        """The first `length` rows, at least one; of a session that cannot: RuntimeError."""
+        raise RuntimeError("has no rows")
+
+    def _load(self, length: int, arrays: Arrays) -> None:
+        """Have the empty cache hold these rows, at least one. Raises RuntimeError for others'."""
+        raise RuntimeError("has no rows")
 
     def _tree(self, tokens: Sequence[int], parents: Sequence[int], rows: Sequence[int]) -> Tree:
         """The tree of a new pass, if it can be run now."""
@@ -178,8 +187,3 @@ class Session(ABC):
     def _pending(self, tokens: Sequence[int], parents: Sequence[int]) -> None:
         """A pass over these has run."""
         self._new, self._parents = tuple(tokens), tuple(parents)
-
-    def _require_settled(self, length: int) -> None:
-        """Raise RuntimeError unless the first `length` tokens are all that counts."""
-        if self._new or not 0 <= length <= self.length:
-            raise RuntimeError(f"{length} of {self.length} tokens, {len(self._new)} pending")

@@ -37,11 +37,9 @@ _titles: dict[str, str] = {}
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """A Hugging Face folder with its weights, and what every engine must know of it.
-
-    `ready_made` folders hold an OpenVINO model (IR) instead of safetensors. Layers in `sliding` see
-    only the last `window` positions. `row_bytes`: a token's share of a float32 KV cache; 0: not
-    known.
+    """A Hugging Face folder with its weights, and what every engine must know of it. `ready_made`
+    ones hold an OpenVINO model (IR). Layers in `sliding` see only the last `window` positions.
+    `row_bytes`: a token's share of a float32 KV cache; 0: not known.
     """
 
     folder: Path
@@ -356,12 +354,6 @@ def read_object(path: Path, name: str) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise DerbyError(f"The {path.name} of {name!r} is not a JSON object: fetch it again.")
     return content
-
-
-def quantised_as(config: Mapping[str, Any]) -> str:
-    """The format of the weights by a config.json; "" if they are plain."""
-    quantised = config.get("quantization_config") or {}
-    return str(quantised.get("quant_method", "unknown")) if quantised else ""
 
 
 def require_all_weights(loaded: Mapping[str, Collection[Any]], name: str) -> None:

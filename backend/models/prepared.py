@@ -45,11 +45,9 @@ def is_prepared(name: str, key: str) -> bool:
 
 
 def prepared(name: str, key: str, build: Callable[[Path], None], say: Say = lambda _: None) -> Path:
-    """The folder `name` of the cache, made by `build(empty folder)` unless it is there.
-
-    `key` says how it is made: recipe, sources, versions. A folder with another key is replaced. The
-    build has a folder of its own, renamed once complete, under a lock: neither a killed process nor
-    two at once leave something half-made in place. Raises DerbyError if the disk is full or the
+    """The folder `name` of the cache, made by `build(empty folder)` unless it is there as `key`
+    (recipe, sources, versions) says. It is renamed once complete, under a lock: neither a killed
+    process nor two at once leave it half-made. Raises DerbyError where the disk is full or the
     cache cannot be written, and whatever the build raises.
     """
     folder = cache_dir() / name

@@ -61,8 +61,8 @@ HYBRIDS = ("qwen3_5", "lfm2", "granite hybrid", "nemotron_h")
 
 #: Why: the export, or the graph.
 NOT_ON_OPENVINO = {
-    "falcon alibi": "no input 'position_ids'",
-    "bloom": "no input 'position_ids'",
+    "falcon alibi": "missing input 'position_ids'",
+    "bloom": "missing input 'position_ids'",
     "gemma2": "capped attention scores",
     "gemma3n": "logits off",
     "gemma4": "The size of tensor",

@@ -84,7 +84,7 @@ def test_the_self_test_finds_what_a_model_may_check(
 
 def test_a_wrong_mask_is_noticed_by_running_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever a configuration says: here every row sees all rows of its pass before it."""
-    monkeypatch.setattr(Target, "masks", lambda *_: None)
+    monkeypatch.setattr(Target, "mask", lambda *_: None)
     assert engine_of(tiny_model("llama")).guesses == "chains"
 
 

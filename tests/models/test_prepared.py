@@ -49,17 +49,18 @@ def test_a_folder_is_made_once_for_a_key_and_anew_for_another(own_cache: Path) -
 
 
 def test_an_ir_of_another_version_of_a_converter_is_made_anew(
-    monkeypatch: pytest.MonkeyPatch, own_cache: Path
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One that an older optimum-intel or OpenVINO had written was used for ever."""
-    builds: list[Path] = []
+    places: list[tuple[str, str]] = []
     monkeypatch.setattr(export, "model_files", lambda *_, **__: Files())
-    monkeypatch.setattr(export, "_convert", lambda folder, *_: builds.append(folder))
+    monkeypatch.setattr(export, "prepared", lambda name, key, *_: places.append((name, key)))
     for installed in ("1", "1", "2"):
         monkeypatch.setattr(cache, "version", lambda _package, installed=installed: installed)
         export.openvino_ir(export.ModelSpec("owner/model"), print)
-    assert len(builds) == 2
-    assert len([path for path in own_cache.iterdir() if path.is_dir()]) == 1, "in its place"
+    first, same, other = places
+    assert first == same != other
+    assert first[0] == other[0], "in its place"
 
 
 class Files:

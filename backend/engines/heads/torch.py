@@ -30,7 +30,6 @@ from backend.engines.torch.captured import (
     Run,
     capture_for,
     current,
-    fetch,
     host_rows,
     wait,
 )
@@ -274,7 +273,7 @@ class DeviceRing:
             self._runs[tensors.width]()
             (result,) = tensors.outputs
             host = host_rows(1, result.shape[1], head.device)
-            fetch(host, result)
+            host.copy_(result, non_blocking=True)
             wait(head.device)
         logits, state = np.split(host.numpy(), [len(head.module.output)], axis=1)
         return logits, state

@@ -35,7 +35,6 @@ from backend.models.files import (
     Say,
     loading_error,
     model_files,
-    quantised_as,
     read_object,
     stored_precision,
     weights_in,
@@ -58,7 +57,7 @@ CONVERTERS = ("optimum-intel", "optimum", "transformers", "torch", "openvino", "
 #: models and 1e-5 in deep ones; a wrong mask or position changes them by 1e-2.
 ROUNDING = 3e-4
 
-EXPORTED = ("input_ids", "attention_mask", "position_ids", "beam_idx")
+EXPORTED = {"input_ids", "attention_mask", "position_ids", "beam_idx"}
 
 #: Operations between the output projection and the logits that change no logit's place.
 EACH_LOGIT_ALONE = {"Result", "Convert", "Multiply", "Divide", "Tanh", "Add"}
@@ -68,12 +67,9 @@ PEAK = 8.0
 
 
 def openvino_ir(spec: ModelSpec, say: Say) -> Path:
-    """The folder with the IR of `spec` (openvino_model.xml and .bin), made if need be.
-
-    fp32 is the reference; the others are its weights compressed. The built-in model's int4 is its
-    int4-exact, run with other arithmetic. Raises DerbyError for an unknown precision, for weights
-    that do not fit in it, for an architecture without the expected attention or output pattern, and
-    for a graph that computes something else than torch does.
+    """The folder with the IR of `spec`, made if need be: fp32, or its weights compressed. The
+    built-in model's int4 is its int4-exact, run with other arithmetic. Raises DerbyError for what
+    cannot be converted, or computes something else than torch does.
     """
     if spec.precision not in BYTES:
         raise unknown("precision", spec.precision, BYTES)
@@ -86,7 +82,9 @@ def openvino_ir(spec: ModelSpec, say: Say) -> Path:
     def build(folder: Path) -> None:
         if spec.precision == "fp32":
             say(f"Converting {spec.name} to OpenVINO...")
-            _convert(folder, spec.name, files)
+            graph, logits = converted(files, spec.name, folder)
+            _save(_with_interface(merge_products(graph), files), folder)
+            require_equal(folder, logits, files)
         else:
             original = openvino_ir(replace(spec, precision="fp32"), say)
             say(f"Compressing {spec.name} to {spec.precision}...")
@@ -109,15 +107,6 @@ def _place(precision: str, files: ModelFiles) -> tuple[str, str]:
     """The name of the prepared folder, and how its content is made."""
     key = f"{RECIPE} {precision} of {files.fingerprint} by {versions(*CONVERTERS)}"
     return f"openvino-{precision}-{files.fingerprint[:16]}", key
-
-
-def _convert(folder: Path, name: str, files: ModelFiles) -> None:
-    """Write the fp32 IR of a model. Raises DerbyError."""
-    if method := quantised_as(read_object(files.folder / "config.json", name)):
-        raise unsupported(files, f"weights in {method:.40}")
-    graph, logits = converted(files, name, folder)
-    _save(_with_interface(merge_products(graph), files), folder)
-    require_equal(folder, logits, files)
 
 
 def architecture(files: ModelFiles) -> str:
@@ -143,6 +132,9 @@ def converted(files: ModelFiles, name: str, folder: Path) -> tuple["ov.Model", L
 
     from backend.engines.torch.engine import fix_positions, load_model, text_config
 
+    if quantised := read_object(files.folder / "config.json", name).get("quantization_config"):
+        method = str(quantised.get("quant_method", "unknown"))
+        raise unsupported(files, f"weights in {method:.40}")
     try:
         config = AutoConfig.from_pretrained(files.folder, trust_remote_code=False)
     except Exception as error:  # whatever its makers wrote
@@ -186,10 +178,8 @@ def _traced_once() -> Iterator[None]:
 
 def _exporter(architecture: str) -> Callable[..., Any] | None:
     """Makes optimum-intel's description of how a model of this type is exported, from the model's
-    configuration; None: there is none.
-
-    The ranges of transformers' versions that it states for many types are left out, because they
-    say what was tried, not what works; the check that follows tells.
+    configuration; None: there is none. Its ranges of transformers' versions are left out: they say
+    what was tried, and `require_equal` says what works.
     """
     from optimum.exporters.openvino.model_configs import TasksManager  # registers them
 
@@ -269,18 +259,18 @@ def _with_interface(model: "ov.Model", files: ModelFiles) -> "ov.Model":
 
     sliding = files.sliding
     inputs = {parameter.get_friendly_name(): parameter for parameter in model.get_parameters()}
-    for name in EXPORTED:
-        if name not in inputs:
-            raise unsupported(files, f"no input {name!r}")
-    if unexpected := sorted(set(inputs) - set(EXPORTED)):
-        raise unsupported(files, f"input {unexpected[0]!r}")
+    if odd := sorted(EXPORTED ^ inputs.keys()):
+        raise unsupported(files, f"odd or missing input {odd[0]!r}")
     bias = _parameter([-1, 1, -1, -1], ov.Type.f32, "attention_bias")
     rows = _parameter([-1], ov.Type.i64, "rows")
     biases = [bias]
     if 0 < sum(sliding) < len(sliding):
         biases.append(_parameter([-1, 1, -1, -1], ov.Type.f32, "sliding_bias"))
 
-    attention = _attention(model, files)
+    kind = "ScaledDotProductAttention"  # one a layer; its fourth input is the mask
+    attention = [node for node in model.get_ordered_ops() if node.get_type_name() == kind]
+    if not attention or any(len(node.inputs()) < 4 for node in attention):
+        raise unsupported(files, f"no {kind} with a mask")
     if len(biases) > 1 and len(attention) != len(sliding):
         raise unsupported(files, f"{len(attention)} attentions, {len(sliding)} layers")
     for index, node in enumerate(attention):
@@ -307,18 +297,6 @@ def _with_interface(model: "ov.Model", files: ModelFiles) -> "ov.Model":
         [*order, *biases, rows],
         architecture(files),
     )
-
-
-def _attention(model: "ov.Model", files: ModelFiles) -> list["ov.Node"]:
-    """The attention of each layer, in order; the fourth input of each is the mask."""
-    kind = "ScaledDotProductAttention"
-    nodes = [node for node in model.get_ordered_ops() if node.get_type_name() == kind]
-    if not nodes:
-        raise unsupported(files, f"no {kind}")
-    for node in nodes:
-        if len(node.inputs()) < 4:
-            raise unsupported(files, f"no mask in {node.get_friendly_name()}")
-    return nodes
 
 
 def _parameter(shape: list[int], kind: "ov.Type", name: str) -> "ov.Node":

@@ -98,22 +98,19 @@ class OpenVINOSession(Session):
         self._rows = len(places)
         self._seen[: self._rows] = True
 
-    def save(self, length: int) -> Arrays:
-        self._require_settled(length)
+    def _save(self, length: int) -> Arrays:
         places = np.flatnonzero(self._seen[: self._rows])[:length]
-        if not length:
-            return {}
         return {
             state.name: np.take(state.state.data, places, axis=2, mode="clip")
             for state in self._request.query_state()
         }
 
-    def load(self, tokens: Sequence[int], arrays: Arrays) -> None:
+    def _load(self, length: int, arrays: Arrays) -> None:
         import openvino
 
         states = {state.name: state for state in self._request.query_state()}
-        if self.tokens or self._new or (tokens and set(states) != set(arrays)):
-            raise RuntimeError("session not empty, or another model's arrays")
+        if set(states) != set(arrays):
+            raise RuntimeError("another model's arrays")
         # One buffer for all: fresh memory for each would cost more than copying does.
         buffers: dict[Any, Any] = {}
         for name, array in arrays.items():
@@ -122,7 +119,7 @@ class OpenVINOSession(Session):
                 buffers[kind] = openvino.Tensor(np.empty(array.shape, array.dtype))
             buffers[kind].data[:] = array
             states[name].state = buffers[kind]
-        self.tokens, self._rows = list(tokens), len(tokens)
+        self._rows = length
         self._seen = np.ones(max(self._rows, len(self._seen)), np.bool_)
 
     def close(self) -> None:

@@ -67,8 +67,11 @@ class PassTensors:
         self._buffer.zero_()
 
     def fill(self, *inputs: NDArray[Any]) -> None:
-        """Copy them there, all in one go."""
-        ready = staged(*map(torch.from_numpy, inputs), device=self._device)
+        """Copy them there, all in one go, which need not be waited for."""
+        # Pinned memory comes from torch's own store, which reuses none that a copy still reads.
+        pinned = self._device.type == "cuda"
+        ready = torch.empty(len(self._buffer), dtype=self._buffer.dtype, pin_memory=pinned)
+        torch.cat([torch.from_numpy(part).flatten() for part in inputs], out=ready)
         self._buffer.copy_(ready, non_blocking=True)
 
 
@@ -89,24 +92,21 @@ class CudaGraphs:
         if self._failed:
             return run
         try:
-            return self._captured(run)
+            with torch.cuda.device(self._device):
+                self._stream.wait_stream(torch.cuda.current_stream())
+                with torch.cuda.stream(self._stream):
+                    for _ in range(WARM_UP):
+                        run()
+                torch.cuda.current_stream().wait_stream(self._stream)
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+                    run()
         except torch.OutOfMemoryError:
             raise
         except RuntimeError:
             self._failed = True
             log.warning("capturing failed", exc_info=True)
             return run
-
-    def _captured(self, run: Run) -> Run:
-        with torch.cuda.device(self._device):
-            self._stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(self._stream):
-                for _ in range(WARM_UP):
-                    run()
-            torch.cuda.current_stream().wait_stream(self._stream)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
-                run()
         return graph.replay
 
 
@@ -120,21 +120,6 @@ def current(device: torch.device) -> AbstractContextManager[object]:
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
-def staged(*parts: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Host tensors of one dtype, flat and one after another, where copies to the device need not
-    be waited for.
-    """
-    total = sum(part.numel() for part in parts)
-    # Pinned memory comes from torch's own store, which reuses none that a copy still reads.
-    flat = torch.empty(total, dtype=parts[0].dtype, pin_memory=device.type == "cuda")
-    return torch.cat([part.flatten() for part in parts], out=flat)
-
-
-def fetch(target: torch.Tensor, source: torch.Tensor) -> None:
-    """Copy from the device, when it gets there; `wait` tells when it has."""
-    target.copy_(source, non_blocking=True)
-
-
 def wait(device: torch.device) -> None:
     """Wait for what this thread has launched on the device."""
     if device.type == "cuda":
@@ -142,7 +127,7 @@ def wait(device: torch.device) -> None:
 
 
 def host_rows(rows: int, columns: int, device: torch.device) -> torch.Tensor:
-    """Host memory, float32 [rows, columns], for `fetch` to fill; nobody else's while it lives."""
+    """Host memory, float32 [rows, columns], for copies that `wait` waits for."""
     return torch.empty(rows, columns, pin_memory=device.type == "cuda")
 
 
@@ -157,11 +142,6 @@ FIRST_CAPACITY = 512
 def capacity_for(rows: int) -> int:
     """The smallest capacity that holds so many rows."""
     return max(FIRST_CAPACITY, 1 << (rows - 1).bit_length())
-
-
-def width_for(rows: int) -> int:
-    """The width that a pass over so many rows is padded to."""
-    return next((width for width in WIDTHS if width >= rows), rows)
 
 
 @dataclass(frozen=True)
@@ -281,7 +261,7 @@ class CapturedSession(TorchSession):
     @torch.inference_mode()
     def forward(self, tokens: Sequence[int], parents: Sequence[int], rows: Sequence[int]) -> Logits:
         tree, n = self._tree(tokens, parents, rows), len(tokens)
-        width = width_for(n)
+        width = next((width for width in WIDTHS if width >= n), n)
         tensors = self._shared.tensors(width)
         with current(self._device):
             self._make_room(self.length + width)
@@ -294,7 +274,8 @@ class CapturedSession(TorchSession):
             # 4 bytes each, cross the bus.
             wanted = host_rows(len(rows), logits.shape[1], self._device)
             for at, first, count in _stretches(rows):
-                fetch(wanted[at : at + count], logits[first : first + count])
+                part = logits[first : first + count]
+                wanted[at : at + count].copy_(part, non_blocking=True)
             if rows:
                 wait(self._device)
         self._pending(tokens, parents)
@@ -312,12 +293,11 @@ class CapturedSession(TorchSession):
             slots = start + self._columns[:width]
             context = (self._columns < start).expand(width, -1)
             visible = context.index_copy(1, slots, seen.bool())
-            full = sliding = self._hidden(visible)
+            near = visible
             if target.window:
                 # Nothing is ever missing in the context, so its rows' positions are their slots.
                 keys = self._columns.index_copy(0, slots, positions)
-                near = positions[:, None] - keys < target.window
-                sliding = self._hidden(visible & near)
+                near = visible & (positions[:, None] - keys < target.window)
             layers: list[Any] = [
                 SlotsLayer(keys, values, slots)
                 for keys, values in zip(self._keys, self._values, strict=True)
@@ -325,7 +305,7 @@ class CapturedSession(TorchSession):
             result = target.model(
                 input_ids=ids[None],
                 position_ids=positions[None],
-                attention_mask=target.masks(full, sliding),
+                attention_mask=target.mask(visible, near),
                 past_key_values=RowsCache(layers=layers),
                 use_cache=True,
                 logits_to_keep=slice(0, width if logits else 0),
@@ -336,14 +316,6 @@ class CapturedSession(TorchSession):
                 logits_out.copy_(result)
 
         return run
-
-    def _hidden(self, visible: Tensor) -> Tensor:
-        """What is added to scores, [1, 1, n, capacity]."""
-        dtype = self._shared.target.dtype
-        hidden = torch.full(
-            visible.shape, torch.finfo(dtype).min, dtype=dtype, device=visible.device
-        )
-        return hidden.masked_fill_(visible, 0)[None, None]
 
     def _drop_behind(self, length: int) -> None:
         """The next pass says where its rows go."""
@@ -356,15 +328,12 @@ class CapturedSession(TorchSession):
         return self._keys, self._values
 
     @torch.inference_mode()
-    def load(self, tokens: Sequence[int], arrays: Arrays) -> None:
-        names = [name for name, _ in self._buffers()]
-        if self.tokens or self._new or (tokens and sorted(names) != sorted(arrays)):
-            raise RuntimeError("session not empty, or another model's arrays")
-        self._make_room(len(tokens))
-        self.tokens = list(tokens)
-        for name, buffer in self._buffers():
-            if tokens:
-                buffer[:, :, : len(tokens)] = self._tensor(arrays[name])
+    def _load(self, length: int, arrays: Arrays) -> None:
+        self._make_room(length)
+        if arrays.keys() != (buffers := dict(self._buffers())).keys():
+            raise RuntimeError("another model's arrays")
+        for name, buffer in buffers.items():
+            buffer[:, :, :length] = self._tensor(arrays[name])
 
     def close(self) -> None:
         self._runs, self._states = {}, {}

@@ -28,21 +28,16 @@ FIRST_CAPACITY = 256
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """A loaded model and how it wants to be called.
-
-    `window` is the number of positions that a sliding-window layer sees, itself included (0: no
-    such layer); `by_layer_type` says that it takes one mask per layer type. `positions` is False
-    where the model counts them itself, from the rows in the cache. `cache` is what it calls its
-    cache. `states`: what the latest pass handed to the output projection, [1, n, D] by -1, and
-    within `showing` to other layers, by their indices.
-    """
+    """A loaded model and how it wants to be called."""
 
     model: Any
     device: torch.device
-    window: int
-    by_layer_type: bool
-    positions: bool
-    cache: str
+    window: int  # positions that a sliding layer sees, itself included; 0: no layer slides
+    by_layer_type: bool  # it takes one mask for each type of layer
+    positions: bool  # it takes positions; else it counts the rows in the cache
+    cache: str  # what it calls its cache
+    #: What the latest pass handed to the output projection, [1, n, D] by -1, and within `showing`
+    #: to other layers, by their indices.
     states: dict[int, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -85,13 +80,22 @@ class Target:
             for handle in hooks:
                 handle.remove()
 
-    def masks(self, full: Any, sliding: Any) -> Any:
-        """attention_mask of a pass, as the model takes it."""
+    def mask(self, visible: Tensor, near: Tensor) -> Any:
+        """attention_mask of a pass, as the model takes it, of bool [n, P + n]: what each row sees,
+        and what of that lies within the window.
+        """
         if not self.window:
-            return full
+            return self._additive(visible)
         if not self.by_layer_type:
-            return sliding
+            return self._additive(near)
+        full, sliding = self._additive(visible), self._additive(near)
         return {"full_attention": full, "sliding_attention": sliding}
+
+    def _additive(self, visible: Tensor) -> Tensor:
+        """What is added to scores, [1, 1, n, P + n]."""
+        least, device = torch.finfo(self.dtype).min, visible.device
+        hidden = torch.full(visible.shape, least, dtype=self.dtype, device=device)
+        return hidden.masked_fill_(visible, 0)[None, None]
 
 
 class RowsLayer(CacheLayerMixin):
@@ -127,8 +131,11 @@ class RowsLayer(CacheLayerMixin):
             self.lazy_initialization(key_states, value_states)
         start, end = self.length, self.length + key_states.shape[2]
         if end > self.buffers[0].shape[2]:
-            capacity = max(2 * end, FIRST_CAPACITY)
-            self.keys, self.values = (_grown(each, start, capacity) for each in self.buffers)
+            old = self.buffers
+            self._capacity = max(2 * end, FIRST_CAPACITY)
+            self.lazy_initialization(key_states, value_states)
+            for larger, buffer in zip(self.buffers, old, strict=True):
+                larger[:, :, :start] = buffer[:, :, :start]
         for buffer, rows in zip(self.buffers, (key_states, value_states), strict=True):
             buffer[:, :, start:end] = rows
         self.length = end
@@ -143,13 +150,6 @@ class RowsLayer(CacheLayerMixin):
 
     def get_max_cache_shape(self) -> int:
         return -1
-
-
-def _grown(buffer: Tensor, length: int, capacity: int) -> Tensor:
-    """A larger copy of the first `length` rows."""
-    larger = buffer.new_empty((*buffer.shape[:2], capacity, buffer.shape[3]))
-    larger[:, :, :length] = buffer[:, :, :length]
-    return larger
 
 
 class RowsCache(Cache):
@@ -200,10 +200,11 @@ class TorchSession(Session):
         mask = None
         if not tree.chain:  # transformers masks chains itself, where kernels allow it without one
             context = np.ones(self.length, np.bool_)
-            full = sliding = self._additive(visibility(context, tree, positions))
+            seen = near = torch.from_numpy(visibility(context, tree, positions)).to(target.device)
             if target.window:
-                sliding = self._additive(visibility(context, tree, positions, target.window))
-            mask = target.masks(full, sliding)
+                seen_near = visibility(context, tree, positions, target.window)
+                near = torch.from_numpy(seen_near).to(target.device)
+            mask = target.mask(seen, near)
         with target.showing(self._layers):
             logits = target.model(
                 input_ids=ids,
@@ -219,12 +220,6 @@ class TorchSession(Session):
         target.states.clear()
         self._pending(tokens, parents)
         return logits[0].float().cpu().numpy()
-
-    def _additive(self, visible: NDArray[np.bool_]) -> Tensor:
-        """What is added to scores, [1, 1, n, P + n]."""
-        hidden = torch.from_numpy(~visible).to(self._target.device)[None, None]
-        dtype = self._target.dtype
-        return hidden.to(dtype).masked_fill_(hidden, torch.finfo(dtype).min)
 
     @torch.inference_mode()
     def hidden_states(self, layers: Layers = LAST_LAYER) -> HiddenStates:
@@ -263,21 +258,18 @@ class TorchSession(Session):
         return (buffer for _, buffer in self._buffers())
 
     @torch.inference_mode()
-    def save(self, length: int) -> Arrays:
+    def _save(self, length: int) -> Arrays:
         """See Session; bf16, which numpy lacks, as its bits, int16."""
-        self._require_settled(length)
-        rows = {name: buffer[:, :, :length].cpu() for name, buffer in self._buffers() if length}
+        rows = {name: buffer[:, :, :length].cpu() for name, buffer in self._buffers()}
         bits = {n: r.view(torch.int16) if r.dtype == torch.bfloat16 else r for n, r in rows.items()}
         return {name: each.contiguous().numpy().copy() for name, each in bits.items()}
 
     @torch.inference_mode()
-    def load(self, tokens: Sequence[int], arrays: Arrays) -> None:
+    def _load(self, length: int, arrays: Arrays) -> None:
         indexes = sorted({int(name.partition(".")[2] or -1) for name in arrays})
-        names = {f"{kind}.{index}" for kind in KINDS for index in indexes}
-        if self.tokens or self._new or (tokens and (arrays.keys() != names or not arrays)):
-            raise RuntimeError("session not empty, or another model's arrays")
-        self.tokens = list(tokens)
-        for index in indexes if tokens else ():
+        if arrays.keys() != {f"{kind}.{index}" for kind in KINDS for index in indexes}:
+            raise RuntimeError("another model's arrays")
+        for index in indexes:
             keys, values = (self._tensor(arrays[f"{kind}.{index}"]) for kind in KINDS)
             self._cache.update(keys, values, index)
 
@@ -337,15 +329,6 @@ class PlainSession(Session):
             logits_to_keep=rows,
         ).logits[0]
         return logits.float().cpu().numpy()
-
-    def hidden_states(self, layers: Layers = LAST_LAYER) -> HiddenStates:
-        raise RuntimeError("no hidden states")
-
-    def save(self, length: int) -> Arrays:
-        raise RuntimeError("has no rows")
-
-    def load(self, tokens: Sequence[int], arrays: Arrays) -> None:
-        raise RuntimeError("has no rows")
 
     def _keep(self, rows: Sequence[int]) -> None: ...
 
