@@ -17,7 +17,7 @@ from backend.errors import DerbyError, check_range
 from backend.grammar.sources import MAX_BYTES, MAX_PUBLIC_BYTES, GrammarSource, Kind
 from backend.offer import Offer
 from backend.programs.parser import is_program, parse_program
-from backend.racing.models import usual_precision
+from backend.racing.models import usual_spec
 from backend.racing.race import Race
 from backend.strategies.column import Column, parse_column, settings_of
 from backend.strategies.registry import strategies
@@ -156,7 +156,7 @@ def _target(form: Form, offer: Offer) -> ModelSpec:
         return spec
     if name not in offer.models:  # its size is known once the worker has fetched it
         return replace(spec, precision=offer.options("precision", engine)[0])
-    return replace(spec, precision=usual_precision(spec, lambda _: None)[0])
+    return usual_spec(spec, lambda _: None)
 
 
 def _columns(form: Form, offer: Offer, target: ModelSpec) -> tuple[Column, ...]:

@@ -13,7 +13,7 @@ import psutil
 
 from backend.events import Failed, Finished, Preparing, to_json
 from backend.models.prepared import prepared
-from backend.racing.hosts import Emit, Stopped, say
+from backend.racing.hosts import Emit, Stopped, send
 from backend.racing.models import LoadedModels
 
 
@@ -105,5 +105,5 @@ def aborting(*_: object) -> None:
 
 def preparing(connection: Connection, *_: object) -> None:
     """The life of a worker that converts a model for ever."""
-    say(connection, to_json(Preparing("Converting the model...")))
+    send(connection, to_json(Preparing("Converting the model...")))
     threading.Event().wait()

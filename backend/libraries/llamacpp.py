@@ -187,7 +187,7 @@ def devices() -> tuple[str, ...]:
     """What the wheel computes on here."""
     if find_spec(PACKAGE) is None:
         return ("CPU",)
-    gpus = any(each["type"].name.endswith("GPU") for each in wheel().get_device_info())
+    gpus = any(device["type"].name.endswith("GPU") for device in wheel().get_device_info())
     return ("CPU", "GPU") if gpus else ("CPU",)
 
 

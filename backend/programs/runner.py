@@ -219,8 +219,8 @@ class _Runner:
 def hottest(sampling: Sampling, program: Program | None) -> float:
     """The highest temperature at which anything of the request is chosen."""
     slots = program.nodes if program else ()
-    own = [slot.temperature for slot in slots if isinstance(slot, Gen)]
-    return max([sampling.temperature, *(each for each in own if each is not None)])
+    own = [slot.temperature or 0.0 for slot in slots if isinstance(slot, Gen)]
+    return max([sampling.temperature, *own])
 
 
 def slot_grammars(program: Program | None) -> list[GrammarSource]:

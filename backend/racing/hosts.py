@@ -257,7 +257,7 @@ def work(
     host, stop = InlineHost(models), False
 
     def emit(event: Event) -> None:
-        say(connection, to_json(event))
+        send(connection, to_json(event))
 
     def stopped() -> bool:
         nonlocal stop
@@ -267,7 +267,7 @@ def work(
 
     for spec in warm:
         _prepare(host, spec, emit)
-    say(connection, READY)
+    send(connection, READY)
     with contextlib.suppress(EOFError, OSError):
         while True:
             while not connection.poll() and models.warm_up():
@@ -275,7 +275,7 @@ def work(
             if (race := connection.recv()) != STOP:
                 stop = False
                 host.run(race, emit, stopped)
-                say(connection, ENDED)
+                send(connection, ENDED)
 
 
 def _prepare(host: Host, spec: ModelSpec, emit: Emit) -> None:
@@ -292,7 +292,7 @@ def _prepare(host: Host, spec: ModelSpec, emit: Emit) -> None:
     host.run(race, note, lambda: False)
 
 
-def say(connection: Connection, message: Any) -> None:
+def send(connection: Connection, message: Any) -> None:
     """Send the app an event as JSON, or READY or ENDED."""
     connection.send_bytes(json.dumps(message).encode())
 
@@ -317,23 +317,23 @@ class ZeroGpuHost(Host):
         """Raises DerbyError if no GPU is lent, or it is taken away."""
         emit(Preparing("Waiting for a GPU of ZeroGPU..."))
         with TemporaryDirectory(prefix="decode-derby-") as folder:
-            wanted = Path(folder) / "wanted"
-            wanted.touch()
+            running = Path(folder) / "running"
+            running.touch()
             try:
-                for value in self._call(race, str(wanted)):
+                for value in self._call(race, str(running)):
                     if stopped():
-                        wanted.unlink(missing_ok=True)
+                        running.unlink(missing_ok=True)
                     emit(from_json(value))
             except Exception as error:
                 # An error of Spaces is gradio's, with the sentence in `message`.
                 sentence = str(getattr(error, "message", "")) or explain(error)
                 raise DerbyError(f"ZeroGPU lends no GPU: {sentence}") from error
 
-    def _in_fork(self, race: Race, wanted: str) -> Iterator[dict[str, Any]]:
+    def _in_fork(self, race: Race, running: str) -> Iterator[dict[str, Any]]:
         queue: SimpleQueue[Event | None] = SimpleQueue()
 
         def run() -> None:
-            self._forked.run(race, queue.put, lambda: not Path(wanted).exists())
+            self._forked.run(race, queue.put, lambda: not Path(running).exists())
             queue.put(None)
 
         threading.Thread(target=run, name="race", daemon=True).start()

@@ -58,43 +58,34 @@ def size(count: float) -> str:
 
 
 def usual_spec(spec: ModelSpec, say: Say) -> ModelSpec:
-    """The model at its usual precision, as the command line has it: see `usual_precision`."""
-    chosen, why = usual_precision(spec, say)
-    if why:
-        first = engine_named(spec.engine).precisions[0]
-        say(f"{why}: it runs at {chosen}, or at {first} with --precision {first}.")
-    return replace(spec, precision=chosen)
-
-
-def usual_precision(spec: ModelSpec, say: Say) -> tuple[str, str]:
-    """The engine's first precision, or, if the model's weights would take more than LARGE bytes at
-    that, the second, and why, a clause; "" for the first. That is bf16 only where the processor
-    multiplies it: others are several times as slow then. Fetches a model of the Hub.
-
-    One that cannot be had stays as it is: its columns tell. Raises DerbyError for an unknown
-    engine.
+    """The model at its engine's first precision, or as it is stored, or, if its weights would take
+    more than LARGE bytes, at the second, which `say` is told; at bf16 only where the processor
+    multiplies it: others are several times as slow then. Fetches a model of the Hub; columns tell
+    of one that cannot be had. Raises DerbyError for an unknown engine.
     """
     engine = engine_named(spec.engine)
     first, second, *_ = (*engine.precisions, "")
+    usual = replace(spec, precision=first)
     if spec.name == BUILT_IN or engine.models or not second:
-        return first, ""
+        return usual
     if second == "bf16" and spec.device == "CPU" and not computes_bf16():
-        return first, ""
+        return usual
+    smaller = replace(spec, precision=second)
     try:
         folder = model_folder(spec.name, say)
         if is_ready_made(folder) and (stored := stored_precision(folder)) != first:
-            return stored, ""  # it runs as it is stored
-        exact, rounded = (
-            engine.estimate_bytes(replace(spec, precision=name), say) for name in (first, second)
-        )
+            return replace(spec, precision=stored)
+        exact, rounded = engine.estimate_bytes(usual, say), engine.estimate_bytes(smaller, say)
     except DerbyError:
-        return first, ""
+        return usual
     if exact <= LARGE or rounded >= exact:
-        return first, ""
-    return second, (
+        return usual
+    say(
         f"{spec.name} would take {size(exact)} at {first} and takes {size(rounded)} at {second}, "
-        "where columns may differ in near ties"
+        f"where columns may differ in near ties: it runs at {second}, or at {first} with "
+        f"--precision {first}."
     )
+    return smaller
 
 
 def declared(name: str) -> EngineDeclaration:

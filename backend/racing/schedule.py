@@ -89,8 +89,10 @@ def interleave(
         while running:
             if not stopping and stopped():
                 stopping = True
-                yield from (Finished(e.column, "stopped", []) for e in running if not e.wrote)
-                running = [each for each in running if each.wrote]
+                yield from (
+                    Finished(lane.column, "stopped", []) for lane in running if not lane.wrote
+                )
+                running = [lane for lane in running if lane.wrote]
                 continue
             if lane not in running or (lane.wrote and lane.clock.seconds - began >= turn):
                 lane = min(running, key=lambda lane: lane.clock.seconds)
@@ -111,8 +113,8 @@ def interleave(
             if event is not None:
                 yield event
     finally:
-        for each in lanes:
-            _close(each)
+        for lane in lanes:
+            _close(lane)
 
 
 def _close(lane: Lane) -> None:
