@@ -199,7 +199,11 @@ def openai_body(request: Request, model: str = "") -> tuple[str, dict[str, Any],
     return path, body | {name: value for name, value in optional.items() if value}, further
 
 
-class WrongRequestError(DerbyError):
+class ServerError(Exception):
+    """What a server did, as a sentence says it behind its name: see `explained`."""
+
+
+class WrongRequestError(ServerError):
     """The server called the request wrong: it may not know a field."""
 
 
@@ -216,9 +220,9 @@ def explained(who: str, key: str = "") -> Iterator[None]:
         raise DerbyError(f"{who} sent nothing for {SILENCE:.0f} s: try again.") from error
     except HTTPError as error:
         raise DerbyError(f"{who} broke off: try again.") from error
-    except DerbyError as error:
-        hidden = str(error).replace(key, "...") if key else str(error)
-        raise DerbyError(hidden.replace("The server", who, 1)) from error
+    except ServerError as error:
+        words = str(error).replace(key, "...") if key else str(error)
+        raise DerbyError(f"{who} {words}") from error
 
 
 def stream_answer(
@@ -226,8 +230,7 @@ def stream_answer(
 ) -> None:
     """Ask for an answer and hand over what its stream says. Where messages hold llama.cpp's
     `timings`, the seconds are by that clock, which is called `serving.clock`, and messages of one
-    moment are one round; else they are the network's. Raises DerbyError and httpx's errors: see
-    `explained`.
+    moment are one round; else they are the network's. Raises ServerError and httpx's errors.
     """
     began, seconds, written, drafted, accepted, finish = perf_counter(), 0.0, 0, 0, 0, ""
     clock, latest, part = "", None, Part(seconds=0.0)
@@ -259,7 +262,7 @@ def stream_answer(
             seconds, written = seconds + passed, written + count
             drafted, accepted = drafted + guessed, accepted + right
     if not finish:
-        raise DerbyError("The server broke off: try again.")
+        raise ServerError("broke off: try again.")
     emit(replace(part, finish="token limit" if finish == "length" else "end of text"))
 
 
@@ -312,16 +315,16 @@ class _Message(Untrusted):
 
 
 def _messages(response: "Response", most: int) -> Iterator[_Message]:
-    """The messages of a stream of at most so many bytes. Raises DerbyError for what is none."""
+    """The messages of a stream of at most so many bytes. Raises ServerError for what is none."""
     status = response.status_code
     if status != 200:
         words = printable(beginning(response, 2000).decode(errors="replace"))
         refusal = REFUSALS.get(status, f"refused the request: {words or 'it does not say why'}")
-        kind = WrongRequestError if status in (400, 422) else DerbyError
-        raise kind(f"The server {refusal} (status {status}).")
-    strange = "The server is not OpenAI-compatible: check its address."
+        kind = WrongRequestError if status in (400, 422) else ServerError
+        raise kind(f"{refusal} (status {status}).")
+    strange = "is not OpenAI-compatible: check its address."
     if not response.headers.get("content-type", "").startswith("text/event-stream"):
-        raise DerbyError(strange)
+        raise ServerError(strange)
     for line in _lines(response.iter_raw(), most):
         data = line.removeprefix(b"data:").strip()
         if data == line.strip() or data == b"[DONE]":
@@ -329,21 +332,21 @@ def _messages(response: "Response", most: int) -> Iterator[_Message]:
         try:
             message = read_json(_Message, data)
         except UntrustedError as error:
-            raise DerbyError(strange) from error
+            raise ServerError(strange) from error
         if error := message.error:
             words = error.get("message") if isinstance(error, dict) else error
-            raise DerbyError(f"The server says: {printable(str(words))}")
+            raise ServerError(f"says: {printable(str(words))}")
         yield message
 
 
 def _lines(pieces: Iterable[bytes], most: int) -> Iterator[bytes]:
-    """The lines of a stream. Raises DerbyError for too many bytes, in all or without an end."""
+    """The lines of a stream. Raises ServerError for too many bytes, in all or without an end."""
     rest, size = b"", 0
     for piece in pieces:
         *lines, rest = (rest + piece).split(b"\n")
         size += len(piece)
         if size > most or len(rest) > MOST_LINE:
-            raise DerbyError("The server sent far more than it was asked for: it has a bug.")
+            raise ServerError("sent far more than it was asked for: it has a bug.")
         yield from lines
     yield rest
 

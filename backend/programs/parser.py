@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from backend.errors import DerbyError, beyond, either, unknown
+from backend.errors import DerbyError, beyond, either
 
 MAX_NODES = 1_000
 MAX_TEXT = 65_536
@@ -139,7 +139,7 @@ class _Parser:
         seen: set[str] = set()
         while word := self._match(_WORD):
             key, at = word[0], word.start()
-            problem = str(unknown("option", key, OPTIONS)).rstrip(".")
+            problem = f"There is no option {key!r:.60} here: choose {either(OPTIONS)}"
             self._check(key in OPTIONS, at, problem)
             self._check(key == "stop" or key not in seen, at, f"{key} is given twice")
             seen.add(key)

@@ -22,7 +22,7 @@ from race_runs import FAKE, board_after, events_of, until
 from backend.errors import DerbyError
 from backend.events import Event, Finished, Served, Step
 from backend.libraries.library import Part, Serving
-from backend.libraries.server import VARIABLE, server_at, stream_answer
+from backend.libraries.server import VARIABLE, ServerError, server_at, stream_answer
 from backend.racing.hosts import InlineHost
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
@@ -361,7 +361,7 @@ def test_whatever_a_server_says_can_be_shown_and_recorded(messages: list[Message
         base_url="http://host",
         transport=MockTransport(lambda _: Response(200, headers=kind, content=iter([body]))),
     )
-    with suppress(DerbyError), client:
+    with suppress(ServerError), client:
         stream_answer(client, "completions", {"max_tokens": 24}, parts.append, Serving())
     for part in parts:
         if isinstance(part, Part):
