@@ -9,7 +9,7 @@ import pickle
 
 import pytest
 
-from backend.errors import DerbyError, chain, explain
+from backend.errors import DerbyError, explain
 from backend.events import Failed, failures, from_json, to_json
 
 PLACE = "/srv/derby/cache"
@@ -66,9 +66,3 @@ def test_whose_fault_an_error_is_travels_with_its_event_whatever_its_sentence_sa
     assert [from_json(to_json(end)) for end in ends] == ends
     older = {"kind": "Failed", "column": 1, "message": "It broke."}
     assert from_json(older) == Failed(1, "It broke.")
-
-
-def test_the_causes_of_an_error_end_even_where_they_form_a_circle() -> None:
-    first, second = ValueError("a"), KeyError("b")
-    first.__cause__, second.__context__ = second, first
-    assert list(chain(first)) == [first, second]

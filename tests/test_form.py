@@ -15,7 +15,6 @@ from backend.form import (
     Form,
     form_from,
     query_of,
-    read_form,
     read_race,
     settings_table,
 )
@@ -60,11 +59,6 @@ def test_a_link_is_short_and_what_it_says_beside_is_ignored() -> None:
     assert query_of(Form().model_dump()) == ""
     assert query_of(Form(seed=3).model_dump()) == "seed=3"
     assert form_from({"__theme": "dark", "tab": "history", "seed": "3"}) == Form(seed=3)
-
-
-def test_values_that_a_browser_sends_as_text_are_read() -> None:
-    form = read_form({"max_new_tokens": "12", "chat": "false"})
-    assert (form.max_new_tokens, form.chat) == (12, False)
 
 
 def test_the_table_of_settings_names_every_strategy() -> None:

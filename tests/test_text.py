@@ -3,9 +3,6 @@ kinds spell it alike alone and in the middle of another; chat templates open the
 """
 
 import json
-import random
-import subprocess
-import sys
 from itertools import pairwise, takewhile
 from pathlib import Path
 
@@ -187,19 +184,6 @@ def test_what_follows_a_text_is_encoded_and_shown_as_it_is(tmp_path: Path) -> No
     assert [tokenizer.piece(token) for token in ids] == [" a", "a", "\ufffd", "</s>"]
 
 
-def test_bytes_that_are_no_character_end_no_text(tmp_path: Path) -> None:
-    tokenizer = sentencepiece_like(tmp_path, octets=(0xC3, 0xA9, 0xE2, 0x82, 0xAC))
-    draw, complete = random.Random(0), 0
-    for _ in range(300):
-        tokens = [draw.randrange(90, tokenizer.vocab_size) for _ in range(10)]
-        pieces, rest = streamed(tokenizer, tokens)
-        text = tokenizer.fast.backend_tokenizer.decode([*tokenizer.encode_plain("a"), *tokens])[1:]
-        if "\ufffd" not in text:
-            complete += 1
-            assert "".join(pieces) + rest == text
-    assert complete
-
-
 @pytest.mark.parametrize("named", ["LlamaTokenizer", "GPT2Tokenizer", 7])
 def test_the_stored_tokenizer_counts_whatever_class_is_named(tmp_path: Path, named: object) -> None:
     stored_tokenizer = families.byte_tokenizer()
@@ -278,32 +262,6 @@ def test_tokens_that_extend_another_begin_with_its_text(built_in: HfTokenizer) -
     assert extending
     assert sorted(extending) == [i for i in every if decode([i]).startswith(decode([token]))]
     assert built_in.extending(built_in.fast.eos_token_id) == []
-
-
-IMPORTED = """
-import sys
-from pathlib import Path
-from backend.text import HfTokenizer
-
-HfTokenizer(Path(sys.argv[1]), frozenset(), 300)
-print(*sys.modules)
-"""
-
-
-def test_a_tokenizer_is_read_without_importing_models(tmp_path: Path) -> None:
-    """AutoTokenizer's imports, sklearn and torch._dynamo among them, cost every start seconds."""
-    families.byte_tokenizer().save_pretrained(tmp_path)
-    command = [sys.executable, "-c", IMPORTED, str(tmp_path)]
-    ended = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert not {"sklearn", "torch._dynamo"} & {*ended.stdout.split()}
-
-
-def test_a_folder_without_a_fast_tokenizer_is_one_sentence(tmp_path: Path) -> None:
-    for content in (None, "{"):
-        if content:
-            (tmp_path / "tokenizer.json").write_text(content)
-        with pytest.raises(DerbyError, match=r"fetch tokenizer\.json"):
-            HfTokenizer(tmp_path, frozenset(), 300)
 
 
 OPENS = (

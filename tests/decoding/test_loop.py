@@ -167,15 +167,6 @@ def test_a_stop_string_at_any_offset_ends_text_and_tokens_alike(start: int, leng
         assert (column.tokens, column.score.text) == (expected.tokens, expected.score.text), name
 
 
-def test_every_limit_is_exact() -> None:
-    engine = MODELS["varied"]
-    for limit in (1, 2, 3, 5, 8, 9, 10, 19):
-        request = Request("x", max_new_tokens=limit)
-        for name, make in drafters(engine, request.sampling).items():
-            column = run(engine, request, make())
-            assert (len(column.tokens), column.reason) == (limit, "token limit"), name
-
-
 def test_bookkeeping_adds_up() -> None:
     engine = MODELS["repetitive"]
     request = Request("x", max_new_tokens=50, sampling=Sampling(0.7))

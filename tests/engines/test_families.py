@@ -36,7 +36,6 @@ from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import parse_column
-from backend.text import HfTokenizer
 from backend.types import ModelSpec, Request, Sampling, chain_parents
 
 pytestmark = [
@@ -305,13 +304,3 @@ def test_a_conversion_that_computes_anything_else_is_refused(
     logits[-1, 0] += 1e-3 * np.abs(logits).max()
     with pytest.raises(DerbyError, match="logits off"):
         export.require_equal(tmp_path, logits, files)
-
-
-def test_a_tokenizer_without_a_class_is_read_as_it_is_stored(
-    tmp_path: Path, models: Models
-) -> None:
-    """AutoTokenizer took it for the architecture's usual one, which failed at the first text."""
-    for name in ("config.json", "tokenizer.json"):
-        shutil.copy(models.folder("llama") / name, tmp_path)
-    tokenizer = HfTokenizer(tmp_path, frozenset({families.END}), families.VOCABULARY)
-    assert tokenizer.encode_plain("a b") == [64, 220, 65]

@@ -12,12 +12,10 @@ from gguf import GGMLQuantizationType, quants
 from numpy.typing import NDArray
 
 from backend.engines.openvino.core import EXACT
-from backend.engines.openvino.export import openvino_ir
 from backend.engines.openvino.weights import compressed, exact, int4, int8, merge_products
 from backend.engines.self_test import in_passes
 from backend.errors import DerbyError
 from backend.models.builtin import BLOCK, Packed
-from backend.models.files import IR
 from backend.racing.models import LoadedModels
 from backend.types import ModelSpec
 
@@ -80,17 +78,6 @@ def test_siblings_become_one_product_of_the_same_values(
     assert Counter(node.get_type_name() for node in merged.get_ops())["MatMul"] == count
     for ours, theirs in zip(outputs_of(merged, x), before, strict=True):
         np.testing.assert_array_equal(ours, theirs)
-
-
-@pytest.mark.model
-@pytest.mark.parametrize("precision", ["fp32", "int4"])
-def test_a_layer_of_the_built_in_model_has_four_products(precision: str) -> None:
-    """Query, key and value; attention's output; gate and up; down."""
-    import openvino as ov
-
-    model = ov.Core().read_model(openvino_ir(ModelSpec(precision=precision), print) / IR[0])
-    names = [n.get_friendly_name() for n in model.get_ops() if n.get_type_name() == "MatMul"]
-    assert sum("layers." in name for name in names) == 30 * 4
 
 
 def published(kind: str, rows: int) -> Packed:

@@ -54,14 +54,6 @@ def test_a_tokenizer_that_hides_its_bytes_is_one_sentence(tmp_path: Path, model:
         compile_grammar(REGEX, tokenizer)
 
 
-def test_the_tokenizer_itself_is_not_changed(tmp_path: Path) -> None:
-    tokenizer = small_tokenizer(tmp_path)
-    before = tokenizer.fast.backend_tokenizer.to_str()
-    compile_grammar(REGEX, tokenizer)
-    assert tokenizer.fast.backend_tokenizer.to_str() == before
-    assert len(tokenizer.fast) == len(TOKENS)
-
-
 @pytest.mark.parametrize("special", [False, True])
 def test_an_added_token_is_its_text_unless_it_is_special(tmp_path: Path, special: bool) -> None:
     """The shipped grammar of tool calls forced a spelling of <tool_call> that no caller writes."""

@@ -11,7 +11,7 @@ import gguf
 import numpy as np
 import psutil
 import pytest
-from race_runs import board_after, events_of
+from race_runs import board_after, events_of, until
 
 from backend.events import Event, Served, Step
 from backend.grammar.sources import GrammarSource
@@ -108,10 +108,7 @@ def servers(worker: psutil.Process) -> list[psutil.Process]:
 
 
 def assert_gone(worker: psutil.Process) -> None:
-    deadline = time.monotonic() + 5
-    while servers(worker):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: not servers(worker))
 
 
 def raced(file: Path, request: Request, *columns: str | Column) -> tuple[list[Event], list[Score]]:

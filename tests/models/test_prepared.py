@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from backend.engines.openvino import export
 from backend.errors import DerbyError
 from backend.models import prepared as cache
 from backend.models.prepared import KEY, is_prepared, prepared
@@ -167,11 +166,3 @@ def test_a_cache_that_cannot_be_written_is_refused_with_the_remedy(
         prepared("x", "v1", build)
     assert str(own_cache) not in str(refusal.value)
     assert str(own_cache) in refusal.value.with_place
-
-
-def test_a_fault_of_ours_stays_one() -> None:
-    def build(_: Path) -> None:
-        raise FileNotFoundError("absent")
-
-    with pytest.raises(FileNotFoundError):
-        prepared("x", "v1", build)

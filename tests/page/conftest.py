@@ -10,7 +10,7 @@ from playwright.sync_api import Browser
 Enter = Callable[..., Visitor]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     with launched() as running:
         yield running

@@ -28,6 +28,12 @@ ENDLESS = {"prompt": "Long one 7", "max_new_tokens": 3900, "model": "fake-slow",
 HOSTILE = "start: A0\n" + "".join(f"A{i}: A{i + 1} A{i + 1}\n" for i in range(60)) + 'A60: "a"'
 
 
+#: Waits until nothing is half faded in.
+FADED_IN = """() => Promise.allSettled(document.getAnimations().filter(
+(animation) => animation.effect.getComputedTiming().endTime < Infinity).map(
+(animation) => animation.finished))"""
+
+
 def test_a_race_runs_to_its_end(enter: Enter, address: str) -> None:
     """Same texts, the figures and the code are there; nothing is fetched from elsewhere."""
     visitor = enter(prompt="Long one 7", max_new_tokens=64)
@@ -54,8 +60,6 @@ def test_a_stopped_race_stays_stopped_and_frees_the_machine(enter: Enter) -> Non
         visitor.stop()
         visitor.wait("ended")
         assert all(visitor.texts)
-        visitor.page.wait_for_timeout(500)  # for a drawing that comes late
-        visitor.wait("ended")
 
 
 def test_who_leaves_the_line_lets_the_next_race_run(enter: Enter) -> None:
@@ -208,7 +212,7 @@ def test_the_page_fits_and_is_accessible(enter: Enter, width: int, theme: str) -
 
 def violations_of(page: Page) -> list[str]:
     """What axe complains of."""
-    page.wait_for_timeout(500)  # so that nothing is half faded in
+    page.evaluate(FADED_IN)
     violations: list[dict[str, Any]] = Axe().run(page).response["violations"]
     return [
         f"{violation['id']}: {json.dumps([node['html'][:200] for node in violation['nodes']][:3])}"

@@ -85,8 +85,6 @@ def test_programs_come_before_the_machine_one_at_a_time_and_not_for_ever() -> No
         line = Line(Counting(), SHORT)
         return await asyncio.gather(*(line.report(ENDLESS, gone) for _ in range(3)))
 
-    begun = time.monotonic()
     reports = asyncio.run(three())
     assert most == 1
     assert [report["columns"][0]["state"] for report in reports] == ["stopped"] * 3
-    assert 3 * SHORT.limits.seconds < time.monotonic() - begun < 30
