@@ -48,10 +48,10 @@ def serving(cache: Path) -> Iterator[str]:
 
 
 @contextmanager
-def small_app(what: str, argument: str = "") -> Iterator[str]:
-    """The address of one of tests/page/small_apps.py."""
+def small_apps(*arguments: str) -> Iterator[list[str]]:
+    """The addresses of tests/page/small_apps.py."""
     with subprocess.Popen(
-        [sys.executable, "tests/page/small_apps.py", what, argument],
+        [sys.executable, "tests/page/small_apps.py", *arguments],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
@@ -59,7 +59,7 @@ def small_app(what: str, argument: str = "") -> Iterator[str]:
     ) as process:
         assert process.stdout is not None
         try:
-            yield next(line.strip() for line in process.stdout if line.startswith("http"))
+            yield next(line.split() for line in process.stdout if line.startswith("http"))
         finally:
             process.terminate()
 

@@ -10,7 +10,7 @@ from playwright.sync_api import Browser
 Enter = Callable[..., Visitor]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with launched() as running:
         yield running

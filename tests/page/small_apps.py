@@ -1,10 +1,11 @@
-"""Two small apps of gradio's: `small_apps.py guests PATH` has a race behind the page's middleware,
-below that path of a proxy's, and `small_apps.py board FILE` draws the file's drawing on the board.
+"""Small apps of gradio's: `small_apps.py guests` has a race behind the page's middleware, once
+below a path of a proxy's, and `small_apps.py board FILE` draws the file's drawing on the board.
 """
 
 import asyncio
 import json
 import sys
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -41,27 +42,39 @@ def finish(_: str) -> str:
     return ""
 
 
-what, argument = sys.argv[1:]
-options: dict[str, Any] = {}
-with gr.Blocks() as demo:
-    if what == "guests":
+def guests(root_path: str) -> str:
+    """Launch the app that guests meet; its address."""
+    with gr.Blocks() as demo:
         value, output = gr.Textbox(), gr.Textbox()
         gr.Button().click(race, value, output, concurrency_id=LINE, concurrency_limit=1)
         for function in (running, hello, finish):
             gr.Button().click(function, value, output)
         demo.queue(api_open=False)
-        middleware = {"middleware": [Middleware(Guests)]}
-        options = {"mcp_server": True, "root_path": argument, "app_kwargs": middleware}
-    else:
+    middleware = {"middleware": [Middleware(Guests)]}
+    return launched(demo, mcp_server=True, root_path=root_path, app_kwargs=middleware)
 
-        def drawing() -> Any:
-            return json.loads(Path(argument).read_text(encoding="utf-8"))
 
+def drawings(file: Path) -> str:
+    """Launch the board; its address."""
+
+    def drawing() -> Any:
+        return json.loads(file.read_text(encoding="utf-8"))
+
+    with gr.Blocks() as demo:
         screen, event = board(drawing(), elem_id="board"), gr.Textbox(elem_id="event")
         gr.Button("Draw", elem_id="draw").click(drawing, None, screen)
         screen.submit(lambda: "again", None, event)
         screen.input(lambda: "opened", None, event)
-_, address, _ = demo.launch(prevent_thread_lock=True, quiet=True, ssr_mode=False, **options)
-sys.stdout.write(f"{address}\n")
+    return launched(demo)
+
+
+def launched(demo: gr.Blocks, **options: Any) -> str:
+    _, address, _ = demo.launch(prevent_thread_lock=True, quiet=True, ssr_mode=False, **options)
+    return address
+
+
+what, *arguments = sys.argv[1:]
+addresses = [guests(path) for path in ("", "/derby")] if what == "guests" else None
+sys.stdout.write(" ".join(addresses or [drawings(Path(arguments[0]))]) + "\n")
 sys.stdout.flush()
-demo.block_thread()
+threading.Event().wait()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import ROOT, small_app
+from browser import ROOT, small_apps
 from playwright.sync_api import Browser, Page, expect
 
 pytestmark = pytest.mark.browser
@@ -59,8 +59,8 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def address(file: Path) -> Iterator[str]:
     """The app's."""
-    with small_app("board", str(file)) as address:
-        yield address
+    with small_apps("board", str(file)) as addresses:
+        yield addresses[0]
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 
 import httpx
 import pytest
-from browser import small_app
+from browser import small_apps
 from mcp import ClientSession
 from mcp.client.streamable_http import streamable_http_client
 from starlette.types import Message, Scope
@@ -24,15 +24,16 @@ FILE = {"path": "/etc/hostname", "meta": {"_type": "gradio.FileData"}}
 
 
 @pytest.fixture(scope="module")
-def app() -> Iterator[str]:
-    with small_app("guests", "/derby") as address:
-        yield address
+def apps() -> Iterator[list[str]]:
+    """The address of one at the root, and of one below a path."""
+    with small_apps("guests") as addresses:
+        yield addresses
 
 
 @pytest.fixture
-def small(app: str) -> Iterator[str]:
-    yield app
-    with httpx.Client(base_url=app, timeout=60) as client:
+def small(apps: list[str]) -> Iterator[str]:
+    yield apps[0]
+    with httpx.Client(base_url=apps[0], timeout=60) as client:
         result(client, "finish")  # what a test that fails leaves behind
 
 
@@ -202,8 +203,8 @@ def test_page_and_tools_get_what_they_need(small: str) -> None:
     assert "tool ended" in asyncio.run(ask())
 
 
-def test_a_path_of_a_proxy_works(small: str) -> None:
-    for base in (small, f"{small}derby/"):  # of a proxy that takes the path away, or not
+def test_a_path_of_a_proxy_works(apps: list[str]) -> None:
+    for base in (apps[1], f"{apps[1]}derby/"):  # of a proxy that takes the path away, or not
         with httpx.Client(base_url=base, timeout=60) as client:
             assert client.get("config").json()["root"].endswith("/derby")
             assert result(client, "hello", "you") == "hello you"
