@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from backend.engines.openvino import export
 from backend.errors import DerbyError
 from backend.models import prepared as cache
 from backend.models.prepared import KEY, is_prepared, prepared
