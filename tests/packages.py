@@ -5,8 +5,8 @@ from pathlib import Path
 
 
 @dataclass(frozen=True)
-class Thing:
-    """What the tests' packages declare."""
+class Declaration:
+    """What they declare."""
 
     name: str
 

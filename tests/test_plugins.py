@@ -4,24 +4,24 @@ import sys
 from pathlib import Path
 
 import pytest
-from packages import Thing, install
+from packages import Declaration, install
 
 from backend.plugins import load_declared
 
 GROUP = "decode_derby.test_things"
 
 
-IMPORT = "from packages import Thing\n"
+IMPORT = "from packages import Declaration\n"
 
 
 def test_installed_declarations_follow_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = f"{IMPORT}THING = Thing('good')"
-    install(tmp_path, "good-thing", module, GROUP, "good = good_thing:THING")
+    module = f"{IMPORT}DECLARATION = Declaration('good')"
+    install(tmp_path, "good-thing", module, GROUP, "good = good_thing:DECLARATION")
     monkeypatch.syspath_prepend(tmp_path)
-    ours = Thing("ours")
-    declared, problems = load_declared(GROUP, Thing, [ours])
+    ours = Declaration("ours")
+    declared, problems = load_declared(GROUP, Declaration, [ours])
     assert list(declared) == ["ours", "good"]
     assert declared["ours"] is ours
     assert problems == ()
@@ -33,23 +33,23 @@ def test_installed_declarations_follow_ours(
         ("raise ValueError('two\\nlines')", "ValueError: two"),
         ("import sys\nsys.exit(3)", "SystemExit"),
         ("OTHER = 1", "AttributeError"),
-        (f"{IMPORT}THING = Thing", "no Thing"),
-        (f"{IMPORT}THING = Thing('ours')", "'ours' is taken"),
+        (f"{IMPORT}DECLARATION = Declaration", "no Declaration"),
+        (f"{IMPORT}DECLARATION = Declaration('ours')", "'ours' is taken"),
     ],
 )
 def test_a_broken_one_is_one_sentence_and_the_others_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, reason: str
 ) -> None:
-    install(tmp_path, "bad-thing", module, GROUP, "bad = bad_thing:THING")
-    fine = f"{IMPORT}THING = Thing('fine')"
-    install(tmp_path, "fine-thing", fine, GROUP, "fine = fine_thing:THING")
+    install(tmp_path, "bad-thing", module, GROUP, "bad = bad_thing:DECLARATION")
+    fine = f"{IMPORT}DECLARATION = Declaration('fine')"
+    install(tmp_path, "fine-thing", fine, GROUP, "fine = fine_thing:DECLARATION")
     monkeypatch.syspath_prepend(tmp_path)
     # Each case brings another module of the same name.
     monkeypatch.delitem(sys.modules, "bad_thing", raising=False)
-    declared, problems = load_declared(GROUP, Thing, [Thing("ours")])
+    declared, problems = load_declared(GROUP, Declaration, [Declaration("ours")])
     assert list(declared) == ["ours", "fine"]
     [sentence] = problems
     assert "'bad' (bad-thing 0.1" in sentence
-    assert "bad_thing:THING" in sentence
+    assert "bad_thing:DECLARATION" in sentence
     assert reason in sentence
     assert "\n" not in sentence

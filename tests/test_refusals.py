@@ -191,11 +191,6 @@ CHECKPOINTS: dict[str, tuple[Damage, str]] = {
     "config is a list": (holding("config.json", "[]"), "config.json"),
     "config is cut": (holding("config.json", '{"model_type": "ll'), "config.json"),
     "config without a type": (holding("config.json", "{}"), "config.json"),
-    "config without layers": (stating("config.json", num_hidden_layers=None), "config.json"),
-    "end of text by name": (
-        stating("generation_config.json", eos_token_id=["</s>"]),
-        "eos_token_id",
-    ),
     "tokenizer of nothing": (holding("tokenizer.json", "{}"), "added_tokens"),
     "its own code": (
         stating("config.json", model_type="mystery", auto_map={"AutoConfig": "mystery.Config"}),

@@ -36,9 +36,7 @@ def test_the_first_engine_and_its_first_precision_are_the_default() -> None:
 @pytest.mark.parametrize(
     ("spec", "refusal"),
     [
-        (ModelSpec(engine="onnx"), r"'onnx'.*openvino, torch or fake"),
         (ModelSpec(device="TPU"), r"'TPU'.*CPU"),
-        (ModelSpec(precision="fp64"), r"'fp64'.*fp32, int8, int4"),
         (ModelSpec(engine="torch", precision="int4"), "fp32, bf16 or fp16"),
         (ModelSpec(engine="torch", device="CUDA:99"), "CPU"),
     ],

@@ -142,14 +142,6 @@ def test_a_session_shows_the_states_in_front_of_the_layers_that_it_was_opened_fo
 # Passes of fixed widths ---------------------------------------------------------------------------
 
 
-def test_layers_are_shown_beside_passes_of_fixed_widths() -> None:
-    engine = tiny_engine("llama", uncaptured)
-    session, plain = engine.open(layers=(1,)), engine.open()
-    assert_close(feed(session, CONTEXT), feed(plain, CONTEXT))
-    assert session.hidden_states((1,)).shape == (len(CONTEXT), 64)
-    assert isinstance(plain, CapturedSession)
-
-
 def test_no_pass_of_a_text_of_known_length_is_captured_within_it() -> None:
     recorder = Recorder()
     session = tiny_engine("llama", recorder).open(LONGEST)

@@ -52,10 +52,6 @@ def check(schema: Any, valid: list[str], invalid: list[str], afterwards: list[st
     ("schema", "valid", "invalid", "afterwards"),
     [
         (INT64, ["5", "-5", str(2**63 - 1), str(-(2**63))], ["0.5"], [str(2**63)]),
-        ({"type": "integer", "minimum": 2**53 + 1}, [str(2**53 + 1)], ["0.5"], [str(2**53)]),
-        ({"type": "integer", "minimum": 1 - 2**53}, [str(1 - 2**53)], [str(-(2**53))], []),
-        ({"type": "integer", "exclusiveMaximum": 2**53 - 1}, ["5"], [str(2**53 - 1)], []),
-        ({"type": "integer", "minimum": 3, "maximum": 2**64}, ["3"], ["2"], [str(2**64 + 1)]),
         (
             {"type": "number", "minimum": -1.7976931348623157e308, "maximum": 1e308},
             ["1e307", "-0.5"],
