@@ -217,18 +217,6 @@ def test_a_text_beyond_the_positions_of_a_model_is_refused(engine: Engine) -> No
     session.forward([27, 28], [-1, 0], (1,))
 
 
-def test_a_state_that_cannot_be_cut_back_takes_no_tree_and_is_cut_to_nothing() -> None:
-    session = FakeEngine(guesses="none").open()
-    chain(session, range(4))
-    session.keep(range(4))
-    with pytest.raises(RuntimeError, match="takes no tree"):
-        session.forward([7, 8], [-1, -1], ())
-    session.truncate(4)
-    assert session.tokens == [0, 1, 2, 3]
-    session.truncate(3)
-    assert session.tokens == []
-
-
 def test_misuse_is_refused(engine: Engine) -> None:
     session = engine.open()
     for tokens, links, rows in (

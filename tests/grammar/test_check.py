@@ -61,7 +61,6 @@ def test_any_text_up_to_a_length_is_tried() -> None:
         ("a.regex", "ab+", "abb", 0),
         ("a.regex", "ab+", None, 0),
         ("a.regex", "ab+", "a", 1),
-        ("a.regex", "ab+", "", 1),
         ("a.regex", "b*", "", 0),
         ("a.lark", 'start: "ab"', "ac", 1),
         ("a.gbnf", 'root ::= "a"+', "aa", 0),
