@@ -72,7 +72,11 @@ def stating(file: str, **facts: Any) -> Damage:
 
 def holding(file: str, text: str) -> Damage:
     """A file of this text alone."""
-    return lambda folder: (folder / file).write_text(text) and None
+
+    def damage(folder: Path) -> None:
+        (folder / file).write_text(text)
+
+    return damage
 
 
 def without(*files: str) -> Damage:

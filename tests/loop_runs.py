@@ -182,7 +182,8 @@ class Noisy(FakeEngine):
         self._amount = np.float32(amount)
 
     def logits(self, prefix: Sequence[int]) -> Logits:
-        return self._target.logits(prefix) + self._amount * self._own.logits(prefix)
+        logits = self._target.logits(prefix) + self._amount * self._own.logits(prefix)
+        return logits.astype(np.float32, copy=False)
 
 
 class Script(Drafter):
