@@ -29,7 +29,7 @@ from backend.types import ModelSpec, Request, Sampling
 pytestmark = pytest.mark.model
 
 ROOT = Path(__file__).parents[2]
-QUESTION = Request("Name the days of the week. Then name them again.", 32)
+QUESTION = Request("Name the days of the week. Then name them again.", 16)
 DRAWN = replace(QUESTION, sampling=Sampling(0.8, 40, 0.9, 7, 0.02, 1.1))
 
 #: The program of llama.cpp, for a shell that gives it no standard input.
