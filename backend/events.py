@@ -98,14 +98,13 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What took `seconds` before the prompt: `compiled` of them a grammar, the rest reading a
-    saved cache. The column's cache holds the first `reused` tokens, which need not be computed.
+    """What took `seconds` before the prompt: compiling a grammar, and reading a saved cache. The
+    column's cache holds the first `reused` tokens, which need not be computed.
     """
 
     column: Index
     reused: Count
     seconds: Seconds
-    compiled: Seconds = 0.0
     kind: Literal["Prepared"] = field(default="Prepared", kw_only=True)
 
 
@@ -125,20 +124,19 @@ class CostsKnown:
     kind: Literal["CostsKnown"] = field(default="CostsKnown", kw_only=True)
 
     def __post_init__(self) -> None:
-        if len(self.widths) != len(self.passes) or not _ascending(self.widths):
+        if len(self.widths) != len(self.passes) or any(a >= b for a, b in pairwise(self.widths)):
             raise ValueError("passes cost what no widths are given for")
 
 
 @dataclass(frozen=True, slots=True)
 class Decided:
     """What was decided for the column, whenever it changes: `settings` in force instead of the
-    column's own, the speed-up that is `predicted` (0: unknown), why in a sentence, what was
-    `declined`, a sentence each, and whether all that is left is `plain` decoding.
+    column's own, why in a sentence, what was `declined`, a sentence each, and whether all that is
+    left is `plain` decoding.
     """
 
     column: Index
     settings: dict[Name, Scalar]
-    predicted: Number
     why: str
     declined: list[str]
     plain: bool = False
@@ -246,14 +244,13 @@ class Proposed:
         ):
             raise ValueError(f"what was proposed does not fit together: {self!r:.200}")
 
-    def depth(self, guesses: int) -> int:
-        """Guesses on the longest path; the last `guesses` verified tokens are guesses, the others
-        a chain of forced ones in front of them.
-        """
-        verified, depths = len(self.tokens) - self.cut, list[int]()
-        for parent in self.parents or range(-1, verified - 1):
+    @property
+    def depths(self) -> list[int]:
+        """Of each verified token, how many lie on the path from the text to it, itself included."""
+        depths = list[int]()
+        for parent in self.parents or range(-1, len(self.tokens) - self.cut - 1):
             depths.append(1 + (depths[parent] if parent >= 0 else 0))
-        return max(depths, default=0) - (verified - guesses)
+        return depths
 
     @property
     def committed(self) -> list[str]:
@@ -365,7 +362,3 @@ def from_json(value: Any) -> Event:
         return kind(**value)
     except (KeyError, TypeError) as error:
         raise ValueError(f"not an event: {value!r:.200}") from error
-
-
-def _ascending(numbers: list[int]) -> bool:
-    return all(a < b for a, b in pairwise(numbers))

@@ -10,14 +10,14 @@ from backend.bench.plan import Plan
 from backend.bench.prompts import PROMPTS, Prompt, prompts_in
 from backend.bench.rows import Row, row_of
 from backend.bench.runner import warmed
-from backend.bench.summary import ALL, HEADINGS, ColumnResult, cells, measured, results, winner
+from backend.bench.summary import ALL, HEADINGS, cells, conclusion, measured, results
 from backend.errors import DerbyError
 from backend.export.tables import csv_of
 from backend.form import read_race
 from backend.offer import Offer
 from backend.racing.hosts import Host
 from backend.racing.race import Race
-from backend.results.figures import DASH, counted, factor
+from backend.results.figures import counted
 from backend.results.scoreboard import Scoreboard
 from page.components import QUIET, Fields, in_browser, plain, refusal
 from page.race import events_of
@@ -115,23 +115,10 @@ async def raced(host: Host, race: Race, seconds: float) -> Scoreboard:
 
 
 def outputs_of(plan: Plan, rows: Sequence[Row], *, over: bool) -> tuple[Any, ...]:
-    """The verdict, the table, and the rows as CSV."""
+    """The conclusion, the table, and the rows as CSV."""
     lines = measured(plan, rows)
     columns = [c for c in results(lines) if c.category == ALL]
-    status = verdict(columns) if over else f"{len(rows)} of {len(plan.jobs)} prompts measured."
+    status = conclusion(columns) if over else f"{len(rows)} of {len(plan.jobs)} prompts measured."
     heads = ["column", "category", "prompt", *(lines[0].figures.model_dump() if lines else ())]
     csv = [[m.column, m.category, m.prompt, *m.figures.model_dump().values()] for m in lines]
     return status, [cells(column) for column in columns], csv_of([heads, *csv])
-
-
-def verdict(columns: Sequence[ColumnResult]) -> str:
-    """What the results come to, in a sentence."""
-    same = [column for column in columns if column.equal == column.prompts]
-    best = winner((column.column, column.speedup, column.interval) for column in same)
-    for column in columns:
-        if column.column == best and column.speedup and column.interval:
-            low, high = column.interval
-            return f"{best} is fastest: {factor(column.speedup)} ({low:.2f}{DASH}{high:.2f})."
-    if not any(column.interval for column in columns):
-        return "Four prompts or more are needed to name the fastest column."
-    return "No column with the same text was measurably faster than KV reuse."

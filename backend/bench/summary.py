@@ -10,7 +10,7 @@ from statistics import median
 
 from backend.bench.plan import Plan
 from backend.bench.rows import Figures, Row
-from backend.results.figures import DASH, MEAN, MILLISECONDS, RATIO, SHARE
+from backend.results.figures import DASH, MEAN, MILLISECONDS, RATIO, SHARE, factor
 from backend.results.intervals import median_ratio
 
 #: Stands for all categories.
@@ -110,6 +110,18 @@ def winner(speedups: Iterable[tuple[str, float | None, tuple[float, float] | Non
         if speedup is not None and interval is not None and interval[0] > 1
     ]
     return max(faster, default=(0.0, ""))[1]
+
+
+def conclusion(results: Sequence[ColumnResult]) -> str:
+    """What results on all prompts come to, in a sentence."""
+    same = [result for result in results if result.equal == result.prompts]
+    best = winner((result.column, result.speedup, result.interval) for result in same)
+    for result in results:
+        if result.column == best and result.speedup:
+            return f"{best} is fastest: {factor(result.speedup)} ({interval_of(result)})."
+    if not any(result.interval for result in results):
+        return "Four prompts or more are needed to name the fastest column."
+    return "No column with the same text was measurably faster than KV reuse."
 
 
 def measured(plan: Plan, rows: Iterable[Row]) -> list[Measured]:

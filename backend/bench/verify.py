@@ -10,7 +10,7 @@ from backend.errors import DerbyError
 from backend.racing.models import LoadedModels
 from backend.racing.race import MAX_COLUMNS, Race
 from backend.results.result import result_of
-from backend.results.sentences import verdict
+from backend.results.sentences import outcome
 from backend.strategies.column import Column, parse_column
 from backend.strategies.registry import BASELINE, strategies
 from backend.types import ModelSpec, Request, Sampling
@@ -36,11 +36,11 @@ class Result:
 
     case: Case
     tokens: int
-    verdicts: dict[str, str]
+    differences: dict[str, str]
 
     @property
     def equal(self) -> bool:
-        return not any(self.verdicts.values())
+        return not any(self.differences.values())
 
 
 def verified_columns() -> tuple[Column, ...]:
@@ -90,7 +90,7 @@ def verify(
             _run(case, (base, *others[start : start + room]), models, max_new_tokens)
             for start in range(0, len(others), room)
         ]
-        merged = {name: text for race in races for name, text in race.verdicts.items()}
+        merged = {name: text for race in races for name, text in race.differences.items()}
         yield Result(case, races[0].tokens, merged)
 
 
@@ -103,11 +103,11 @@ def _run(
     base = board.scores[0]
     if base.state == "failed":
         raise DerbyError(base.message)
-    verdicts: dict[str, str] = {}
+    differences: dict[str, str] = {}
     for column, row in zip(columns, result_of(board).rows, strict=True):
         score = row.score
         early = score.reason == "photo finish"
         expected = base.tokens[: len(score.tokens)] if early else base.tokens
         same = score.state == "done" and score.tokens == expected
-        verdicts[column.label] = "" if same else verdict(board, row) or "another text"
-    return Result(case, len(base.tokens), verdicts)
+        differences[column.label] = "" if same else outcome(board, row) or "another text"
+    return Result(case, len(base.tokens), differences)

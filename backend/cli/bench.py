@@ -201,14 +201,14 @@ def verify(
     for number, result in enumerate(run_cases(chosen, LoadedModels(), max_new_tokens), 1):
         case = result.case
         unequal += not result.equal
-        verdict = f"{len(result.verdicts)} columns equal" if result.equal else "NOT EQUAL"
+        equality = f"{len(result.differences)} columns equal" if result.equal else "NOT EQUAL"
         out.print(
             f"{number}/{len(chosen)} {case.target.engine} {case.target.precision} "
             f"{case.prompt.category} "
-            f"{case.sampling} seed={case.sampling.seed}: {verdict}, {result.tokens} tokens",
+            f"{case.sampling} seed={case.sampling.seed}: {equality}, {result.tokens} tokens",
             highlight=False,
         )
-        for name, sentence in result.verdicts.items():
+        for name, sentence in result.differences.items():
             if sentence:
                 out.print(f"    {name}: {sentence}", highlight=False)
     out.print(f"{len(chosen) - unequal} of {len(chosen)} cases: all columns equal")

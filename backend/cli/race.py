@@ -40,7 +40,7 @@ from backend.records.record import recorded
 from backend.results.figures import FIGURES
 from backend.results.result import result_of
 from backend.results.scoreboard import Scoreboard
-from backend.results.sentences import doubt, headline, state, verdict, why
+from backend.results.sentences import doubt, headline, outcome, state, why
 from backend.strategies.column import parse_column
 from backend.strategies.registry import DEFAULT_COLUMNS
 from backend.types import Request
@@ -246,7 +246,7 @@ def texts(board: Scoreboard) -> Group:
     parts: list[Text] = []
     for row in result.rows:
         parts.append(Text(f"\n{visible(board.columns[row.column].label)}", style="bold"))
-        for sentence in filter(None, (verdict(board, row), why(board, row))):
+        for sentence in filter(None, (outcome(board, row), why(board, row))):
             parts[-1].append(f"  {visible(sentence.removesuffix('.'))}.", style="not bold dim")
         body = Text()
         for origin, piece in row.score.spans:

@@ -103,14 +103,13 @@ class ColumnRun:
         except StoppedError:
             yield Finished(index, "stopped", [])
             return
-        compiled = clock.seconds
 
         with self._opened:
             parts = self._parts(constraint)
             reused = parts.session.length
             yield from self._known_costs(self._call_seconds)
             if clock.seconds or reused:
-                yield Prepared(index, reused, rounded(clock.seconds), rounded(compiled))
+                yield Prepared(index, reused, rounded(clock.seconds))
             reading = self.readings.begin(prompt, parts, target)
             if program is None:
                 loop = decode(index, prompt, request, parts)
@@ -239,7 +238,6 @@ class ColumnRun:
                 Decided(
                     self.index,
                     dict(decision.settings),
-                    rounded_value(decision.predicted),
                     decision.why,
                     list(decision.declined),
                     decision.plain,

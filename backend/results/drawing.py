@@ -65,7 +65,6 @@ class Drawer:
             "amount": round(row.amount, 2),
             "speedup": round(row.speedup.value, 4) or None,
             "interval": [round(end, 4) for end in interval] if interval else None,
-            "verdict": row.verdict,
             "text": row.text,
             "mark": mark(row),
             "beside": beside(row, result.doubt),
@@ -131,12 +130,11 @@ def _guesses(proposed: Proposed) -> list[list[Any]]:
     parents: Sequence[int] = proposed.parents or range(-1, verified - 1)
     by = [name for name, count in proposed.by for _ in range(count)]
     chose = {-1, *(proposed.path if proposed.chosen else proposed.path[:-1])}
-    guesses, depths = list[list[Any]](), list[int]()
-    for i, parent in enumerate(parents):
-        depths.append(1 if parent < 0 else depths[parent] + 1)
+    guesses = list[list[Any]]()
+    for i, (parent, depth) in enumerate(zip(parents, proposed.depths, strict=True)):
         fate = "rejected" if parent in chose else "not reached"
         fate = "accepted" if i in proposed.path else fate
-        guesses.append([proposed.tokens[i], by[i], fate, depths[i]])
+        guesses.append([proposed.tokens[i], by[i], fate, depth])
     return guesses + [
         [proposed.tokens[i], by[i], "cut", 0] for i in range(verified, len(proposed.tokens))
     ]

@@ -138,9 +138,11 @@ class Score:
                 if self.moments:
                     self.moments[-1].proposed = event
             case Decided():
-                why, declined = event.why, tuple(event.declined)
                 self.decision = Decision(
-                    event.settings, event.predicted, why, declined, event.plain
+                    event.settings,
+                    why=event.why,
+                    declined=tuple(event.declined),
+                    plain=event.plain,
                 )
             case Fed():
                 self.fed += event.tokens
@@ -241,7 +243,10 @@ class Score:
         for moment in self.moments:
             step, proposed = moment.step, moment.proposed
             if step and step.drafted:  # 0: nothing was guessed, or a library does not say how much
-                depth = proposed.depth(step.drafted) if proposed else step.drafted
+                depth = step.drafted
+                if proposed:  # its forced tokens are a chain in front of the guesses
+                    forced = len(proposed.depths) - step.drafted
+                    depth = max(proposed.depths, default=0) - forced
                 rounds.append((max(depth, step.accepted), step.accepted))
         longest = min(max((offered for offered, _ in rounds), default=0), MOST_POSITIONS)
         return [

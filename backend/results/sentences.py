@@ -1,4 +1,6 @@
-"""A result in words. Every sentence that is printed or shown of a race is made here."""
+"""A result in words: every sentence about a race is made here. Those about a benchmark are made in
+`backend/bench/summary.py`.
+"""
 
 from math import isfinite
 
@@ -143,7 +145,7 @@ def validity(score: Score) -> str:
     return f"not {what} against its schema: {judged.why}"
 
 
-def verdict(board: Scoreboard, row: Row) -> str:
+def outcome(board: Scoreboard, row: Row) -> str:
     """How a column's text compares, and whether it is valid, for a line below its name."""
     if row.message:
         return row.message

@@ -7,7 +7,7 @@ from typing import Any
 
 from backend.decoding.sampling import COLDEST
 from backend.engines.registry import all_precisions, engine_named, engines
-from backend.errors import DerbyError, unknown
+from backend.errors import DerbyError, either, unknown
 from backend.grammar.sources import GrammarSource, shipped
 from backend.strategies.declaration import Strategy
 from backend.strategies.libraries import SERVER
@@ -122,7 +122,9 @@ class Column:
         fields = settings_of(self.strategy)
         for name in values:
             if name not in fields:
-                raise unknown(f"setting of {self.title}", name, fields)
+                raise DerbyError(
+                    f"{self.title} has no setting {name!r:.60}: choose {either(fields)}."
+                )
         changed: dict[str, Any] = {}
         for name, value in values.items():
             implied = {k: v for k, v in fields[name].fixes.items() if k not in values}

@@ -39,7 +39,7 @@ def ran(*decisions: dict[str, Any]) -> Score:
     """A column whose drafter decided these settings, one after another."""
     score = Score(state="done", steps=30)
     for values in decisions:
-        score.add(Decided(0, values, 1.5, "", []))
+        score.add(Decided(0, values, "", []))
     return score
 
 

@@ -273,7 +273,7 @@ def test_a_decision_comes_once_and_right_after_the_step_that_made_it(
         assert event.settings == {"step": sum(isinstance(e, Step) for e in own[:i])}
         assert isinstance(own[i - 1], Step)
     assert len(during) == 60 // 3
-    assert final == Decided(0, {"k": 60}, 1.5, "why", ["this"])
+    assert final == Decided(0, {"k": 60}, "why", ["this"])
     assert last == len(own) - 2
     assert not any(isinstance(event, Decided) and event.column == 1 for event in events)
 
@@ -363,7 +363,7 @@ def test_a_column_that_its_schema_lets_end_is_judged_once(words: str) -> None:
         verdicts = [Judged(0, "valid", "")] if reason == "end of text" else []
         assert [event for event in events if isinstance(event, Judged)] == verdicts
         steps = sum(event.seconds["total"] for event in events if isinstance(event, Step))
-        compiled = sum(event.compiled for event in events if isinstance(event, Prepared))
+        compiled = sum(event.seconds for event in events if isinstance(event, Prepared))
         assert score.seconds == pytest.approx(steps + compiled), "judging is on nobody's clock"
 
 

@@ -20,7 +20,7 @@ from backend.events import (
 )
 from backend.results.result import result_of
 from backend.results.scoreboard import Scoreboard
-from backend.results.sentences import beside, doubt, headline, mark, reasons, state, verdict, why
+from backend.results.sentences import beside, doubt, headline, mark, outcome, reasons, state, why
 from backend.types import ModelSpec
 
 BF16, INT8 = ModelSpec(engine="torch", precision="bf16").parts, ModelSpec(precision="int8").parts
@@ -40,7 +40,7 @@ STOPPED = [*KV[:42], *PAIRS[:32], *(Finished(i, "stopped", []) for i in (0, 1))]
 SHORT = [*written(0, SINGLE, 0.1), *written(1, SINGLE, 0.2)]
 CUT = [*PAIRS[:-1], Finished(1, "token limit", [], "a brace"), Judged(1, "invalid", "no date")]
 FAILED = [*WON, Failed(2, "No.")]
-NO_GUESS = Decided(1, {}, 0.0, "no guess pays", ["a draft is slow"], plain=True)
+NO_GUESS = Decided(1, {}, "no guess pays", ["a draft is slow"], plain=True)
 PROGRAM: list[Event] = [
     event
     for i in (0, 1)
@@ -76,7 +76,7 @@ def of_row(words: Callable[..., str]) -> Words:
 
 HEADLINE, DOUBT = of_race(headline), of_race(doubt)
 REASONS = of_race(lambda board, result: " ".join(reasons(board, result)))
-VERDICT, WHY = of_column(verdict), of_column(why)
+OUTCOME, WHY = of_column(outcome), of_column(why)
 MARK, BESIDE, STATE = of_row(mark), of_row(beside), of_row(state)
 
 #: In a sentence "*" is a multiplication sign, "/" one of division, and "~" a dash.
@@ -123,33 +123,33 @@ TABLE: list[tuple[Words, str, list[Event], str]] = [
     (MARK, "kv lookup", [*WON, Judged(1, "invalid", "no date")], "not valid"),
     (BESIDE, "kv lookup", WON, "20.0 tokens/s, 3.00 s saved"),
     (STATE, "kv lookup", [started(1), Prefilled(1, 3, 5, 0.1)], "reading 3 of 5 tokens"),
-    (VERDICT, "kv lookup", WON, "identical to KV reuse (61 tokens)"),
+    (OUTCOME, "kv lookup", WON, "identical to KV reuse (61 tokens)"),
     (
-        VERDICT,
+        OUTCOME,
         "kv lookup",
         [*KV, *CHANGED],
         "differs from KV reuse at token 4 (scores 1 apart)",
     ),
     (
-        VERDICT,
+        OUTCOME,
         "kv@torch/bf16 lookup@torch/bf16",
         ROUNDED,
         "differs from KV reuse at token 4 (scores 1 apart): bf16 rounds differently in wide passes",
     ),
     (
-        VERDICT,
+        OUTCOME,
         "kv kv@int8",
         [*KV, started(1, **INT8), *CHANGED[1:]],
         "differs from KV reuse at token 4",
     ),
     (
-        VERDICT,
+        OUTCOME,
         "kv lookup",
         [*KV, replace(started(1), tokenizer="another"), *PAIRS[1:]],
         "not compared with KV reuse: its tokens are others",
     ),
     (
-        VERDICT,
+        OUTCOME,
         "kv kv:grammar=person",
         [*KV, *CUT],
         (
