@@ -225,7 +225,12 @@ def conclude(board: Scoreboard) -> None:
 def summary(board: Scoreboard) -> Table:
     """The result above one line a column: how it ended, timings and their causes."""
     result = result_of(board)
-    table = Table(caption=visible(doubt(board, result)), box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(
+        caption=visible(doubt(board, result)),
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        row_styles=["dim"] if result.doubt == "noisy" else None,
+    )
     table.add_column("column", min_width=13)
     table.add_column("state", min_width=11)
     figures = [figure for figure in FIGURES if figure.summary]

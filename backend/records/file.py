@@ -128,7 +128,7 @@ def document_of(record: RaceRecord) -> dict[str, Any]:
         "made": record.made,
         "machine": asdict(record.machine),
         "versions": dict(record.versions),
-        "request": _plain_request(record.request),
+        "request": _request().dump_python(record.request, mode="json"),
         "target": asdict(record.target),
         "columns": [_plain_column(column) for column in record.columns],
         "events": [to_json(event) for event in record.events],
@@ -156,12 +156,9 @@ def from_bytes(data: bytes, most: int = MAX_BYTES) -> RaceRecord:
     try:
         return read_json(Document, data, "it", MAX_VALUES).record
     except UntrustedError as error:
-        raise refusal(error.clause) from error
-
-
-def refusal(why: str) -> DerbyError:
-    """What to raise for anything that is no record."""
-    return DerbyError(f"This is not a record of a race: {why}; save it again.")
+        raise DerbyError(
+            f"This is not a record of a race: {error.clause}; save it again."
+        ) from error
 
 
 def require_folder(path: Path) -> None:
@@ -199,11 +196,6 @@ def load(path: Path) -> RaceRecord:
 def schema() -> str:
     """The JSON Schema of a record."""
     return json.dumps(TypeAdapter(Document).json_schema(), indent=1) + "\n"
-
-
-def _plain_request(request: Request) -> dict[str, Any]:
-    """JSON values from which pydantic makes the same request."""
-    return _request().dump_python(request, mode="json")
 
 
 @cache
