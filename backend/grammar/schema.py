@@ -72,14 +72,6 @@ def read(text: str) -> Schema:
     return Schema(json.loads(json.dumps(value, default=float, allow_nan=False)), tuple(afterwards))
 
 
-def for_judge(text: str) -> tuple[Any, dict[str, str]]:
-    """The original with exact numbers and translated patterns; and the original of each of these.
-    Raises as `read`.
-    """
-    originals: dict[str, str] = {}
-    return _judged(_parsed(text), originals), originals
-
-
 def _parsed(text: str) -> Any:
     def refuse(name: str) -> None:
         raise ValueError(f"JSON has no {name}")
@@ -103,6 +95,8 @@ def _with_each(schema: dict[str, Any], change: Callable[[Any], Any]) -> dict[str
 
 
 def _judged(schema: Any, originals: dict[str, str]) -> Any:
+    """A copy with translated patterns, whose originals are noted."""
+
     def exact(pattern: str) -> str:
         originals[text := translated(pattern).exact] = pattern
         return text
@@ -241,8 +235,9 @@ def judge(schema: str, text: str) -> Judgement:
     """
     from jsonschema_rs import FancyRegexOptions, ValidationError, validator_for
 
+    originals: dict[str, str] = {}  # of each translated pattern
     try:
-        standard, originals = for_judge(schema)
+        standard = _judged(_parsed(schema), originals)
         validator = validator_for(
             standard,
             validate_formats=True,
