@@ -65,6 +65,7 @@ class Drawer:
             "amount": round(row.amount, 2),
             "speedup": round(row.speedup.value, 4) or None,
             "interval": [round(end, 4) for end in interval] if interval else None,
+            "verdict": row.verdict,
             "text": row.text,
             "mark": mark(row),
             "beside": beside(row, result.doubt),
