@@ -64,10 +64,10 @@ def test_every_lossless_column_writes_what_kv_reuse_writes(
 ) -> None:
     chosen = cases((target,), prompts, samplings, ignore_eos=samplings[-1] in PENALIZED)
     for result in verify(chosen, models, tokens, columns):
-        assert result.equal, (result.case, result.verdicts)
+        assert result.equal, (result.case, result.differences)
         temperature = result.case.sampling.temperature
         keeping = [column for column in columns if column.keeps_text(temperature)]
-        assert len(result.verdicts) == len(keeping)
+        assert len(result.differences) == len(keeping)
         assert (len(keeping) == len(columns)) == (temperature == 0)
         assert result.tokens > 10
 
