@@ -23,7 +23,7 @@ from backend.decoding.seams import NOTHING, Constraint, Masks
 from backend.errors import DerbyError
 from backend.grammar.check import check
 from backend.grammar.sources import GrammarSource, behind, definition_of, shipped, too_much
-from backend.grammar.vocabulary import compile_matcher, vocabulary_of
+from backend.grammar.vocabulary import compile_matcher, slices_of, vocabulary_of
 from backend.machine import threads
 from backend.text import Tokenizer
 from backend.types import Proposal
@@ -283,9 +283,8 @@ class GrammarCompiler:
         """Check grammars that do not ship, and build the model's vocabulary: safety and loading,
         so on nobody's clock. Raises DerbyError and StoppedError as `check` does.
         """
-        if sources:
-            vocabulary_of(self._tokenizer)
         for source in sources:
+            vocabulary_of(self._tokenizer, slices_of(source))
             if source not in shipped().values():
                 check(source, stopped=stopped)
             definition_of(source)  # remembered
@@ -294,7 +293,7 @@ class GrammarCompiler:
         """Make a constraint at the start of a text of a grammar that was prepared. In front of it
         stands `lead`, or a model's thinking up to the tag `closing`.
         """
-        tokens = vocabulary_of(self._tokenizer)
+        tokens = vocabulary_of(self._tokenizer, slices_of(source))
         definition = definition_of(source)
         if lead or closing:
             definition = behind(definition, lead, closing)
