@@ -82,10 +82,6 @@ class FakeSession(Session):
         self._closed = False
         engine.open_sessions += 1
 
-    @property
-    def bytes(self) -> int:
-        return self.length * self._engine.row_bytes
-
     def forward(self, tokens: Sequence[int], parents: Sequence[int], rows: Sequence[int]) -> Logits:
         engine, tree = self._engine, self._tree(tokens, parents, rows)
         engine.forwards += 1

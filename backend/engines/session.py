@@ -87,11 +87,6 @@ class Session(ABC):
         """Tokens kept so far."""
         return len(self.tokens)
 
-    @property
-    @abstractmethod
-    def bytes(self) -> int:
-        """Memory that the cache takes."""
-
     @abstractmethod
     def forward(self, tokens: Sequence[int], parents: Sequence[int], rows: Sequence[int]) -> Logits:
         """Run one forward pass over n new tokens and return float32 logits [len(rows), V].

@@ -61,9 +61,7 @@ class OpenVINOEngine(Engine):
         if set(layers) - set(LAST_LAYER):
             raise no_trained_draft(self.spec)
         request = self.model.create_infer_request()
-        return OpenVINOSession(
-            request, self.max_context, self._window, self.row_bytes, self.guesses
-        )
+        return OpenVINOSession(request, self.max_context, self._window, self.guesses)
 
 
 def open_openvino(spec: ModelSpec, say: Say) -> OpenVINOEngine:

@@ -227,7 +227,7 @@ def require_equal(folder: Path, logits: Logits, files: ModelFiles) -> None:
     model = core().compile_model(folder / IR[0], "CPU", EXACT)
 
     def session() -> OpenVINOSession:
-        return OpenVINOSession(model.create_infer_request(), files.max_context, files.window, 0)
+        return OpenVINOSession(model.create_infer_request(), files.max_context, files.window)
 
     own = in_passes(session, sample(files.vocab_size), (1, TOKENS - 1))
     if not alike(own, logits, ROUNDING):

@@ -27,7 +27,6 @@ class OpenVINOSession(Session):
         request: Any,
         max_context: int,
         window: int,
-        row_bytes: int,
         guesses: Guesses = "trees",
     ) -> None:
         super().__init__(max_context, guesses)
@@ -38,12 +37,7 @@ class OpenVINOSession(Session):
         self._sliding = "sliding_bias" if "sliding_bias" in names else "attention_bias"
         self._seen = np.zeros(1024, dtype=np.bool_)  # of each cached row: whether it is context
         self._rows = 0  # in the states, holes included
-        self._row_bytes = row_bytes
         request.reset_state()
-
-    @property
-    def bytes(self) -> int:
-        return len(self._seen) * self._row_bytes
 
     def forward(self, tokens: Sequence[int], parents: Sequence[int], rows: Sequence[int]) -> Logits:
         tree, n = self._tree(tokens, parents, rows), len(tokens)

@@ -185,10 +185,6 @@ class TorchSession(Session):
         layers: Any = self._cache.layers
         return layers
 
-    @property
-    def bytes(self) -> int:
-        return sum(buffer.nbytes for _, buffer in self._buffers())
-
     @torch.inference_mode()
     def forward(self, tokens: Sequence[int], parents: Sequence[int], rows: Sequence[int]) -> Logits:
         """See Session. The logits are in host memory, so the device has finished the pass."""
@@ -294,10 +290,6 @@ class PlainSession(Session):
         self._config = target.model.config.get_text_config(decoder=True)
         self._cache: Any = None
         self._computed = 0  # tokens in the cache
-
-    @property
-    def bytes(self) -> int:
-        return 0
 
     @torch.inference_mode()
     def forward(self, tokens: Sequence[int], parents: Sequence[int], rows: Sequence[int]) -> Logits:
