@@ -42,7 +42,7 @@ class ColumnResult:
     tpot: float | None
     speedup: float | None
     interval: tuple[float, float] | None
-    tokens_per_forward: float | None
+    tokens_per_pass: float | None
     acceptance: float | None
     equal: int
 
@@ -66,7 +66,7 @@ def cells(result: ColumnResult) -> list[str]:
         DASH if value is None else unit.cell(value)
         for unit, value in (
             (RATIO, result.speedup),
-            (MEAN, result.tokens_per_forward),
+            (MEAN, result.tokens_per_pass),
             (SHARE, result.acceptance),
             (MILLISECONDS, result.tpot),
             (MILLISECONDS, result.ttft),
@@ -178,7 +178,7 @@ def _result(measurements: Sequence[Measured], category: str) -> ColumnResult:
         tpot=_median(one.tpot for one in figures),
         speedup=ratio.value or None,
         interval=ratio.interval if {one.clock for one in figures} == {"own"} else None,
-        tokens_per_forward=_median(one.tokens_per_forward for one in figures),
+        tokens_per_pass=_median(one.tokens_per_pass for one in figures),
         acceptance=sum(one.accepted for one in figures) / drafted if drafted else None,
         equal=len(prompts - {one.prompt for one in measurements if not one.figures.equal}),
     )

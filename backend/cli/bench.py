@@ -145,7 +145,7 @@ def tune(
 
 
 def _advice_cells(advice: Advice) -> list[str]:
-    figures = (advice.tokens_per_forward, advice.predicted, advice.measured)
+    figures = (advice.tokens_per_pass, advice.predicted, advice.measured)
     low, high = advice.interval or (None, None)
     return [
         advice.setting,

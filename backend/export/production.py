@@ -111,13 +111,14 @@ def _require_code(column: Column, score: Score, request: Request, library: str) 
 
 
 def usual(board: Scoreboard, request: Request, target: ModelSpec) -> int:
-    """The column to begin with: the fastest that was measurably faster than the baseline and that
-    some library has code for, or else the baseline.
+    """The column to begin with: the first of the leaders that was measurably faster than the
+    baseline and that some library has code for, or else the baseline.
     """
-    faster = [row for row in result_of(board).rows if row.verdict == "faster"]
-    for row in sorted(faster, key=lambda row: -row.speedup.value):
-        if usual_library(board, row.column, request, target):
-            return row.column
+    result = result_of(board)
+    for index in result.leaders:
+        faster = result.rows[index].verdict == "faster"
+        if faster and usual_library(board, index, request, target):
+            return index
     return board.baseline_index or 0
 
 

@@ -162,7 +162,7 @@ def test_every_column_is_compared_with_kv_reuse_in_all_and_by_category() -> None
         assert len(cells(result)) == len(HEADINGS)
         if result.column == "KV reuse":
             assert (result.speedup, result.acceptance) == (1.0, None)
-            assert result.tokens_per_forward == 1.0
+            assert result.tokens_per_pass == 1.0
 
 
 def test_a_failed_column_is_named_and_the_others_are_measured() -> None:
@@ -214,7 +214,7 @@ def test_shares_are_of_all_guesses_and_only_an_own_clock_has_an_interval(clock: 
         speedup=1.0,
         ttft=9.0,
         tpot=9.0,
-        tokens_per_forward=1.0,
+        tokens_per_pass=1.0,
         drafted=0,
         accepted=0,
         equal=True,
