@@ -111,14 +111,15 @@ def _require_code(column: Column, score: Score, request: Request, library: str) 
 
 
 def usual(board: Scoreboard, request: Request, target: ModelSpec) -> int:
-    """The column to begin with: the first of the leaders that was measurably faster than the
-    baseline and that some library has code for, or else the baseline.
+    """The column to begin with: the fastest with the baseline's text that was measurably faster
+    and that some library has code for, or else the baseline.
     """
     result = result_of(board)
-    for index in result.leaders:
-        faster = result.rows[index].verdict == "faster"
-        if faster and usual_library(board, index, request, target):
-            return index
+    faster = [row for row in result.rows if row.verdict == "faster"]
+    for row in sorted(faster, key=lambda row: -row.speedup.value):
+        known = result.wrote_baseline_text(row)
+        if known and usual_library(board, row.column, request, target):
+            return row.column
     return board.baseline_index or 0
 
 

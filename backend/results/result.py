@@ -174,11 +174,17 @@ def _leaders(result: Result, progress: Sequence[Sequence[Commit]]) -> tuple[int,
     """The fastest of the columns with the baseline's text, if it is shown to be faster, and behind
     it those of which it is not shown that they are slower.
     """
-    compared = [row for row in result.rows if row.verdict in ("faster", "unclear")]
-    compared = [row for row in compared if result.wrote_baseline_text(row)]
-    best, *others = sorted(compared, key=lambda row: -row.speedup.value) or [None]
-    if best is None or best.verdict != "faster":
+    compared = sorted(
+        (
+            row
+            for row in result.rows
+            if row.verdict in ("faster", "unclear") and result.wrote_baseline_text(row)
+        ),
+        key=lambda row: -row.speedup.value,
+    )
+    if not compared or compared[0].verdict != "faster":
         return ()
+    best, others = compared[0], compared[1:]
     ahead = [
         (row, paired(progress[best.column], progress[row.column], min(best.moment, row.moment)))
         for row in others

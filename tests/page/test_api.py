@@ -63,7 +63,7 @@ def test_a_race_is_reported_whole(page: Client) -> None:
     kv, lookup = report["columns"]
     assert (kv["verdict"], kv["speedup"]) == ("baseline", 1.0)
     assert lookup["text"] == kv["text"]
-    assert (report["texts"], lookup["compared"]) == ("same", "same text")
+    assert (report["texts"], lookup["compared"]) == ("same", "same text as KV reuse")
     assert lookup["figures"]["tokens"] == 40
     assert report["headline"]
 
