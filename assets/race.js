@@ -315,7 +315,8 @@ function show() {
   drawLanes();
   find(".race").dataset.phase = drawing.phase;
   const recorded = drawing.phase === "recorded" ? "Recorded: " : "";
-  put(find(".status"), `${recorded}${at === null ? drawing.status : "replay, at the moment below."}`);
+  const then = at === null ? "" : `Replay: ${at.toFixed(2)} s after the first tokens.`;
+  put(find(".status"), then || `${recorded}${drawing.status}`); // bars and sentence are of one moment
   const again = Boolean(drawing.noisy && over());
   find(".doubt").hidden = !(drawing.doubt || again);
   put(find(".doubt span"), drawing.doubt);
@@ -332,7 +333,7 @@ function show() {
 }
 
 function draw(value) {
-  if (!value?.columns) return;
+  if (!value?.leaders) return; // an older version drew it
   const another = drawing?.race !== value.race;
   const first = drawing === null;
   const ran = RUNNING.includes(drawing?.phase) && value.phase === "ended";
