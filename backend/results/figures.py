@@ -137,7 +137,7 @@ def _rate(unit: str) -> Callable[[Row], float | None]:
 
 FIGURES = (
     Figure("speedup", "speed-up", RATIO, lambda row: row.speedup.value or None),
-    Figure("whole_time", "with prompt, whole text", RATIO, lambda row: row.whole_time or None),
+    Figure("whole_time", "whole time", RATIO, lambda row: row.whole_time or None),
     Figure("ttft", "TTFT", MILLISECONDS, lambda r: r.score.ttft * 1e3 if r.score.steps else None),
     Figure("tpot", "TPOT", MILLISECONDS, _per_token),
     Figure("rate", "tokens/s", RATE, _rate("token")),
@@ -154,7 +154,7 @@ FIGURES = (
     Figure("mask_wait", "mask wait", MILLISECONDS, _mask_wait),
     Figure("reused", "reused", TOKENS, lambda row: row.score.reused or None),
     Figure("rows", "rows", TOKENS, lambda row: row.until.rows or None),
-    Figure("tokens", "tokens, whole text", TOKENS, lambda row: row.score.length or None),
+    Figure("tokens", "tokens in all", TOKENS, lambda row: row.score.length or None),
 )
 
 
