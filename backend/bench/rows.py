@@ -46,15 +46,17 @@ class Figures(_Stored):
 
 class Row(_Stored):
     """One job. `of` is the plan's identity, `machine` a cluster's name of where it ran; `raw`: the
-    prompt was sent as it is, because the model has no chat template. `turns`: in each turn of the
-    chat the columns in the plan's order, each with its figures, or why it has none; "": KV reuse
-    has none to compare with.
+    prompt was sent as it is, because the model has no chat template. `others`: the most of the
+    machine that others used in one of its races. `turns`: in each turn of the chat the columns in
+    the plan's order, each with its figures, or why it has none; "": KV reuse has none to compare
+    with.
     """
 
     of: str
     job: Count
     machine: str = ""
     raw: bool = False
+    others: Amount = 0.0
     turns: tuple[tuple[Figures | str, ...], ...]
 
     @property
@@ -65,11 +67,13 @@ class Row(_Stored):
 
 def row_of(plan: Plan, job: Job, boards: Sequence[Scoreboard], machine: str = "") -> Row:
     """What the races of a job's turns came to."""
+    conditions = [board.conditions for board in boards if board.conditions is not None]
     return Row(
         of=plan.identity,
         job=job.number,
         machine=machine,
-        raw=any(board.conditions is not None and board.conditions.raw for board in boards),
+        raw=any(each.raw for each in conditions),
+        others=max((each.others for each in conditions), default=0.0),
         turns=tuple(_turn(board) for board in boards),
     )
 
