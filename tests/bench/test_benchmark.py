@@ -40,6 +40,7 @@ from backend.results.result import NOISY
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import parse_column
 from backend.types import ModelSpec, Request
+from page.bench import outputs_of
 
 LOOP = ModelSpec("fake-loop", "fake")
 MODELS = LoadedModels()
@@ -187,6 +188,9 @@ def test_a_failed_column_is_named_and_stands_in_the_table_beside_the_others() ->
     base, failed, other = results(measured(of, rows))[:3]
     assert (failed.prompts, failed.left_out, failed.equal, failed.speedup) == (2, 2, 0, None)
     assert {len(cells(base)), len(cells(failed))} == {len(HEADINGS)}
+    status, table, csv = outputs_of(of, rows, over=True)
+    assert "The device is gone." in status
+    assert (len(table), len(csv.splitlines())) == (3, 1 + 2 * 2), "who failed has no figures"
     assert (base.equal, other.equal) == (2, 2)
     boards[0].add(Failed(0, "Gone too."))
     rows = [row_of(of, of.jobs[0], boards[:1])]
