@@ -1,30 +1,43 @@
 """Text to tokens and back: the Tokenizer seam, chat templates, streaming in whole characters."""
 
+import codecs
 import itertools
 import json
+import re
 import threading
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from backend.errors import DerbyError
 from backend.types import Messages, Request, Thinking, Turns, chat_messages, template_options
 
 
-class Detokenizer(Protocol):
-    """Turns one sequence's tokens into text as they come."""
+class Detokenizer:
+    """Turns one sequence's tokens into text as they come; `read` gives the bytes of the next. Bytes
+    that are no text become replacement characters at once, and at most three wait to become one.
+    """
+
+    def __init__(self, read: Callable[[int], bytes]) -> None:
+        self._read = read
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, token: int) -> str:
-        """The text that this token completes; "" while a character is still incomplete."""
-        ...
+        """The text that this token completes."""
+        return self._decoder.decode(self._read(token))
+
+    @property
+    def whole(self) -> bool:
+        """Whether no bytes wait."""
+        return not self._decoder.getstate()[0]
 
     def flush(self) -> str:
-        """What incomplete bytes remain, as replacement characters."""
-        ...
+        """The bytes that wait, as a replacement character."""
+        return self._decoder.decode(b"", final=True)
 
 
 class Tokenizer(ABC):
@@ -140,6 +153,15 @@ def require_fits(prompt: int, context: int, scratch_depth: int = 0) -> None:
         )
 
 
+#: Of a token that is one byte, in SentencePiece's names.
+_OCTET = re.compile(r"<0x([0-9A-F]{2})>")
+#: The byte that each character stands for in a byte-level vocabulary's names: most for their own,
+#: the others, such as the space, are those from U+0100 on.
+_PRINTED = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+_OTHERS = sorted(set(range(256)) - set(_PRINTED))
+_BYTE_LEVEL = {chr(b): b for b in _PRINTED} | {chr(256 + i): b for i, b in enumerate(_OTHERS)}
+
+
 class HfTokenizer(Tokenizer):
     """A fast tokenizer saved in a model folder. Texts are encoded whole and without pads, whatever
     truncation and padding its file has.
@@ -195,7 +217,16 @@ class HfTokenizer(Tokenizer):
         return self._backend.decode(tokens, skip_special_tokens=not special)
 
     def stream(self) -> Detokenizer:
-        return _HfDetokenizer(self, self._letter)
+        return Detokenizer(_HfBytes(self, self._letter))
+
+    def octets(self, token: int) -> bytes:
+        """The bytes of a token that is named by them, as byte-level tokenizers or SentencePiece
+        name those that are no text; b"": it is not.
+        """
+        name = self.fast.convert_ids_to_tokens(token)
+        if octet := _OCTET.fullmatch(name):
+            return bytes([int(octet[1], 16)])
+        return bytes(_BYTE_LEVEL[c] for c in name) if set(name) <= _BYTE_LEVEL.keys() else b""
 
     def piece(self, token: int) -> str:
         """See Tokenizer. Each token's is read once."""
@@ -277,31 +308,22 @@ def _load(folder: Path) -> Any:
     return fast
 
 
-class _HfDetokenizer:
-    """Decodes the last tokens again with each new one, behind those whose text is out: decoders
-    look at what stands before, and drop the space that a text begins with.
+class _HfBytes:
+    """The bytes of a sequence's tokens, one after the other. Text is decoded behind the last token
+    that had some: decoders look at what stands before, and drop the space that a text begins with.
     """
 
     def __init__(self, tokenizer: HfTokenizer, before: Sequence[int]) -> None:
-        self._tokenizer = tokenizer
-        self._prefix, self._pending = list(before), list[int]()
+        self._tokenizer, self._before = tokenizer, list(before)
 
-    def push(self, token: int) -> str:
-        self._pending.append(token)
-        text = self._text()
-        if not text or text.endswith("\ufffd"):  # of a character, perhaps the beginning
-            return ""
-        self._prefix, self._pending = self._pending, []
-        return text
-
-    def _text(self) -> str:
-        before = self._tokenizer.decode(self._prefix, special=False)
-        return self._tokenizer.decode([*self._prefix, *self._pending], special=False)[len(before) :]
-
-    def flush(self) -> str:
-        text = self._text()
-        self._prefix, self._pending = [*self._prefix, *self._pending], []
-        return text
+    def __call__(self, token: int) -> bytes:
+        before = self._tokenizer.decode(self._before, special=False)
+        both = self._tokenizer.decode([*self._before, token], special=False)
+        text = both[len(before) :]
+        if "\ufffd" in text:
+            return self._tokenizer.octets(token) or text.encode()
+        self._before = [token] if text else self._before
+        return text.encode()
 
 
 class ByteTokenizer(Tokenizer):
@@ -325,7 +347,7 @@ class ByteTokenizer(Tokenizer):
     _begun = _bare = encode_plain
 
     def stream(self) -> Detokenizer:
-        return _ByteDetokenizer()
+        return Detokenizer(lambda token: bytes([token] if token < 256 else []))
 
     def piece(self, token: int) -> str:
         if token < 256:
@@ -340,19 +362,6 @@ class ByteTokenizer(Tokenizer):
 
     def vocabulary(self) -> Mapping[str, int]:
         return {str(i): i for i in range(self.vocab_size)}
-
-
-class _ByteDetokenizer:
-    def __init__(self) -> None:
-        import codecs
-
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-
-    def push(self, token: int) -> str:
-        return self._decoder.decode(bytes([token])) if token < 256 else ""
-
-    def flush(self) -> str:
-        return self._decoder.decode(b"", final=True)
 
 
 class StopStrings:

@@ -208,7 +208,7 @@ class _Runner:
         for i, token in enumerate(answer.tokens):
             piece = stream.push(token)
             text += piece
-            if piece and written.startswith(text):
+            if piece and stream.whole and written.startswith(text):
                 prefix, count = text, i + 1
         self.context.cut(len(self.context.tokens) - len(answer.tokens) + count)
         self.carry = written[len(prefix) :]
