@@ -136,7 +136,7 @@ def takes_chats(tokenizer: Tokenizer) -> bool:
 def prompt_tokens(tokenizer: Tokenizer, request: Request) -> list[int]:
     """What every column of a request reads before it answers. Raises DerbyError: see `encode`."""
     return tokenizer.encode(
-        request.prompt, chat=request.chat, earlier=request.earlier, thinking=request.thinking
+        request.text, chat=request.chat, earlier=request.earlier, thinking=request.thinking
     )
 
 
@@ -368,17 +368,19 @@ class StopStrings:
     """Ends a text at whichever string is complete first, holding back what might become one.
 
     `push` returns the text that may be shown now; `hit` is True once a stop string was seen, and
-    nothing from its first character on is ever returned.
+    nothing from its first character on is ever returned. `behind` is held back likewise, and ends
+    nothing: whether the text ends there is for others to say.
     """
 
-    def __init__(self, stops: Sequence[str]) -> None:
-        self._stops = tuple(stops)
+    def __init__(self, stops: Sequence[str], behind: str = "") -> None:
+        self._stops, self._behind = tuple(stops), behind
         self._pending = ""
         self.hit = False
 
     def push(self, text: str) -> str:
         if self.hit:
             return ""
+        before = len(self._pending)
         self._pending += text
         ends = [(i + len(s), i) for s in self._stops if (i := self._pending.find(s)) >= 0]
         if ends:
@@ -386,7 +388,10 @@ class StopStrings:
             # must not depend on how it was cut into tokens.
             self.hit = True
             return self._release(min(ends)[1])
-        most = max((_overlap(self._pending, s) for s in self._stops), default=0)
+        most = max((_overlap(self._pending, s) for s in (*self._stops, self._behind)), default=0)
+        if self._behind:  # all of it, if the new text ends it
+            start = self._pending.find(self._behind, max(0, before - len(self._behind) + 1))
+            most = max(most, len(self._pending) - start) if start >= 0 else most
         return self._release(len(self._pending) - most)
 
     def special(self, name: str) -> str:
@@ -410,11 +415,15 @@ class StopStrings:
 class TextStream:
     """One answer's tokens as text that may be shown: whole characters, stop strings withheld."""
 
-    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str], skip: int = 0) -> None:
-        """Stop strings are not looked for in the first `skip` characters."""
+    def __init__(
+        self, tokenizer: Tokenizer, stops: Sequence[str], skip: int = 0, behind: str = ""
+    ) -> None:
+        """Stop strings are not looked for in the first `skip` characters. `behind`: see
+        StopStrings.
+        """
         self._detokenizer = tokenizer.stream()
         self._special = tokenizer.special
-        self._stops = StopStrings(stops)
+        self._stops = StopStrings(stops, behind)
         self._skip = skip
         self.output = ""  # all that was returned so far
 
