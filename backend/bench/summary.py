@@ -10,7 +10,7 @@ from statistics import mean, median
 
 from backend.bench.plan import Plan
 from backend.bench.rows import Figures, Row
-from backend.results.figures import DASH, MEAN, MILLISECONDS, RATIO, SHARE, counted, factor
+from backend.results.figures import DASH, MEAN, MILLISECONDS, RATIO, SHARE, counted, factor, listed
 from backend.results.intervals import median_ratio
 from backend.results.result import BUSY, NOISY
 
@@ -123,21 +123,24 @@ def winner(speedups: Iterable[tuple[str, float | None, tuple[float, float] | Non
 
 
 def conclusion(results: Sequence[ColumnResult], rows: Sequence[Row]) -> str:
-    """What results on all prompts come to, in a sentence or two: as a race, a benchmark in which
-    others used too much of the machine has no winner.
+    """What results on all prompts come to, in a sentence or two: which columns are shown to be
+    faster, the fastest first; none is where others used too much of the machine.
     """
     others = mean(row.others for row in rows) if rows else 0.0
     used = f"other programs used {others:.0%} of the machine"
     if others > NOISY:
         return f"Too noisy to tell: {used}."
-    same = [result for result in results if result.equal == result.prompts]
-    best = winner((result.column, result.speedup, result.interval) for result in same)
+    faster = [
+        f"{result.column} {factor(result.speedup)} ({interval_of(result)})"
+        for result in sorted(results, key=lambda result: -(result.speedup or 0.0))
+        if result.speedup and result.interval and result.interval[0] > 1
+        if result.equal == result.prompts
+    ]
     sentence = "No column with the same text was measurably faster than KV reuse."
-    for result in results:
-        if result.column == best and result.speedup:
-            sentence = f"{best} is fastest: {factor(result.speedup)} ({interval_of(result)})."
-    if not any(result.interval for result in results):
-        sentence = "Four prompts or more are needed to name the fastest column."
+    if faster:
+        sentence = f"Measurably faster than KV reuse, with the same text: {listed(faster)}."
+    elif not any(result.interval for result in results):
+        sentence = "Four prompts or more are needed to name a faster column."
     return f"{sentence} Speeds may be off: {used}." if others > BUSY else sentence
 
 
