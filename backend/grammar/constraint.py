@@ -22,7 +22,7 @@ import numpy as np
 from backend.decoding.seams import NOTHING, Constraint, Masks
 from backend.errors import DerbyError
 from backend.grammar.check import check
-from backend.grammar.sources import GrammarSource, behind, definition_of, shipped, too_much
+from backend.grammar.sources import GrammarSource, behind, definition_of, refusal, shipped, too_much
 from backend.grammar.vocabulary import compile_matcher, slices_of, vocabulary_of
 from backend.machine import threads
 from backend.text import Tokenizer
@@ -299,4 +299,6 @@ class GrammarCompiler:
             definition = behind(definition, lead, closing)
         with bounded():
             matcher = self._matcher(definition, tokens).deep_copy()
+        if error := matcher.get_error():  # a special token that this model lacks
+            raise refusal(source, error)
         return GrammarConstraint(matcher, tokens, self._tokenizer, closing)
