@@ -96,6 +96,8 @@ _LEXEME = re.compile(
 )
 #: "%import sql" alone on its line: the rule `sql` is the shipped grammar of that name.
 _IMPORT = re.compile(r"(?m)^%import[ \t]+([a-z_]+)[ \t]*\r?$")
+#: A token by its number, forced and rolled back, is confused with its text by llguidance.
+_UNFORCED = '\n%llguidance {"no_forcing": true}'
 #: A name that no grammar of one part has.
 _BODY = "body"
 
@@ -112,7 +114,7 @@ _DUMP = re.compile(
 )
 #: Words of the engine on what it could follow if there were less of it.
 _LIMIT = re.compile(
-    r"(?i)unable to determine|exceeded|too (?:big|large|many|complex)|max is|\blimit|fuel"
+    r"(?i)unable to determine|exceeded|(?<!end )too (?:big|large|many|complex)|max is|\blimit|fuel"
 )
 _LONGEST = 300
 
@@ -155,7 +157,7 @@ def composed(text: str) -> str:
     DerbyError for an import of another, attributes that cannot be followed, and schemas that cannot
     be read or enforced.
     """
-    parts, at = list[str](), 0
+    parts, at, numbered = list[str](), 0, False
     while lexeme := _LEXEME.search(text, at):
         parts.append(text[at : lexeme.end()])
         at = lexeme.end()
@@ -164,6 +166,7 @@ def composed(text: str) -> str:
                 f"The rule attribute {name} cannot be followed here: leave it out, and limit a "
                 "text by a regular expression such as /[a-z]{1,20}/."
             )
+        numbered |= (lexeme["special"] or "").startswith("<[")
         if lexeme["schema"]:
             schema, at = _inner_schema(text, at)
             parts.append(schema)
@@ -172,7 +175,9 @@ def composed(text: str) -> str:
     for name in names:
         if name not in shipped():
             raise unknown("grammar", name, shipped())
-    rules = (f"\n{name}: {_body(shipped()[name])}" for name in names)
+    rules = [f"\n{name}: {_body(shipped()[name])}" for name in names]
+    if numbered:
+        rules.append(_UNFORCED)
     return _IMPORT.sub("", text) + "".join(rules)
 
 

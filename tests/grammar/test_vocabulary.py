@@ -77,8 +77,14 @@ def test_an_added_token_is_its_text_unless_it_is_special(tmp_path: Path, special
     ]  # fmt: skip
     if special:
         compile_ = GrammarCompiler(tokenizer).compile
-        named = compile_(GrammarSource("lark", f'start: <tool_call> "a" <[{ids[1]}]>', "test"))
-        named.advance([ids[0], *tokenizer.encode("a", chat=False), ids[1]])
+        (letter,) = tokenizer.encode("a", chat=False)
+        lark = f'start: <tool_call> "a" <[{ids[1]}]> <[{letter}]>'
+        named, tokens = (
+            compile_(GrammarSource("lark", lark, "test")),
+            [ids[0], letter, ids[1], letter],
+        )
+        named.masks_along(Proposal.chain(tokens))
+        named.advance(tokens)
         assert named.finished()
         with pytest.raises(DerbyError, match=r"line 1: unknown special token: .<nope>.\.$"):
             compile_(GrammarSource("lark", "start: <nope>", "test"))
