@@ -13,6 +13,7 @@ from backend.export.templates import (
     transformers_code,
     vllm_code,
 )
+from backend.grammar.sources import definition_of
 from backend.libraries.library import NO_DRAFT, Library, Settings
 from backend.libraries.llamacpp import LLAMACPP
 from backend.libraries.openvino_genai import OPENVINO_GENAI
@@ -155,6 +156,8 @@ def _settings(library: str, equivalent: Equivalent, column: Column) -> dict[str,
             raise DerbyError(f"{library} drafts with no {draft} copy: name a smaller model.")
     if grammar and library == "transformers":
         raise DerbyError("transformers has no grammars: choose llama.cpp or vLLM.")
+    if grammar and library != "llama.cpp":
+        definition_of(grammar)  # raises for one that llama.cpp alone reads
     settings: dict[str, Any] = {"draft": draft or NO_DRAFT}
     if library != "transformers":
         settings["grammar"] = grammar

@@ -22,7 +22,14 @@ import numpy as np
 from backend.decoding.seams import NOTHING, Constraint, Masks
 from backend.errors import DerbyError
 from backend.grammar.check import check
-from backend.grammar.sources import GrammarSource, between, definition_of, shipped, too_much
+from backend.grammar.sources import (
+    GrammarSource,
+    between,
+    definition_of,
+    refusal,
+    shipped,
+    too_much,
+)
 from backend.grammar.vocabulary import compile_matcher, slices_of, vocabulary_of
 from backend.machine import threads
 from backend.text import Tokenizer
@@ -322,4 +329,6 @@ class GrammarCompiler:
         definition = between(source, lead, behind, closing)
         with bounded():
             matcher = self._matcher(definition, tokens).deep_copy()
+        if error := matcher.get_error():  # a special token that this model lacks
+            raise refusal(source, error)
         return GrammarConstraint(matcher, tokens, self._tokenizer, closing, behind)

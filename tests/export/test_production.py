@@ -330,6 +330,8 @@ def test_what_a_library_lacks_is_said_instead_of_guessed() -> None:
             assert re.fullmatch(r"[^\n]+[:,] [^\n]+\.", snippets[library].note)
     for column in map(default_column, LOCAL):
         assert all(each.code or each.note for each in code_of(column).values())
+    gbnf = parse_column("kv:grammar=own", GrammarSource("gbnf", 'root ::= "a"', "own"))
+    assert [library for library, each in code_of(gbnf).items() if each.code] == ["llama.cpp"]
     gguf = code_of("kv", target=ModelSpec("a/b:Q4.gguf"))
     assert [library for library, each in gguf.items() if each.code] == ["llama.cpp"]
     assert not code_of("kv", target=ModelSpec("a/b"))["llama.cpp"].code
