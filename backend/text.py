@@ -382,7 +382,7 @@ class StopStrings:
         most = max((_overlap(self._pending, s) for s in (*self._stops, self._behind)), default=0)
         start = self._pending.find(self._behind, max(0, old + 1 - len(self._behind)))
         if self._behind and start >= 0:  # all of it, which the new text has completed
-            most = len(self._pending) - start
+            most = max(most, len(self._pending) - start)
         return self._release(len(self._pending) - most)
 
     def special(self, name: str) -> str:
