@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from backend.engines.session import Session
 from backend.types import Guesses, Logits, chain_parents
@@ -61,10 +60,10 @@ def self_test(
                 break
             guesses = "chains"
             trees = [_with_guesses(session, tokens, each, "beside") for each in wrong]
-            unseen = by_row(*trees) <= LEAK * by_row(*seeing)
+            leak, change = (np.linalg.norm(a - b, axis=1) for a, b in (trees, seeing))
             rounding = ROUNDING * distance(chain, single)
-            change = CHANGE * distance(seeing[0], chain)
-            if unseen.all() and distance(trees[0], chain) <= max(rounding, change):
+            seen = CHANGE * distance(seeing[0], chain)
+            if (leak <= LEAK * change).all() and distance(trees[0], chain) <= max(rounding, seen):
                 guesses = "trees"
                 break
         session.close()
@@ -117,11 +116,6 @@ def in_passes(session: Session, tokens: Sequence[int], widths: Sequence[int]) ->
     return np.concatenate(logits)
 
 
-def by_row(one: Logits, other: Logits) -> NDArray[np.floating]:
-    """How far apart logits are, [n] for [n, V]."""
-    return np.linalg.norm(one - other, axis=1)
-
-
 def distance(one: Logits, other: Logits) -> float:
-    """The same of all rows together."""
+    """How far apart logits are."""
     return float(np.linalg.norm(one - other))

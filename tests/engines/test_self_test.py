@@ -5,6 +5,7 @@ little a model's logits go by it; it runs what will run.
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import families
 import numpy as np
@@ -17,7 +18,7 @@ from backend.engines.openvino.engine import open_openvino
 from backend.engines.openvino.session import OpenVINOSession
 from backend.engines.self_test import ROUNDED, self_test
 from backend.engines.session import Session, Tree
-from backend.engines.torch.captured import CapturedSession, Run, SlotsLayer, uncaptured
+from backend.engines.torch.captured import Capture, CapturedSession, SlotsLayer, uncaptured
 from backend.engines.torch.engine import PRECISIONS, TorchEngine
 from backend.engines.torch.session import TorchSession
 from backend.text import ByteTokenizer
@@ -64,9 +65,9 @@ def rejected_rows_stay(patch: Patch) -> None:
 
 def rows_swapped(patch: Patch) -> None:
     for kind in (OpenVINOSession, TorchSession, CapturedSession):
-        right = kind.forward
+        right: Any = kind.forward
 
-        def swapped(session: Session, *asked: Sequence[int], right=right) -> Logits:
+        def swapped(session: Session, *asked: Sequence[int], right: Any = right) -> Logits:
             logits = right(session, *asked)
             return logits if len(set(asked[1])) == len(asked[1]) else logits[::-1]
 
@@ -82,11 +83,11 @@ WRONG: dict[str, Callable[[Patch], None]] = {
 }
 
 
-def torch_engine(spread: float, precision: str, **capture: Callable[[Run], Run]) -> TorchEngine:
+def torch_engine(spread: float, precision: str, capture: Capture | None = None) -> TorchEngine:
     model = families.random_model("llama", spread, **families.USUAL)
     model = model.to(getattr(torch, PRECISIONS[precision]))
     spec = ModelSpec(engine="torch", precision=precision)
-    return TorchEngine(spec, model, ByteTokenizer(), 64, **capture)
+    return TorchEngine(spec, model, ByteTokenizer(), 64, capture=capture)
 
 
 def assert_finds(engine: Engine, patch: Patch) -> None:
@@ -99,11 +100,11 @@ def assert_finds(engine: Engine, patch: Patch) -> None:
 
 @pytest.mark.parametrize("spread", SPREADS)
 @pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("capture", [{}, {"capture": uncaptured}], ids=["growing", "fixed"])
+@pytest.mark.parametrize("capture", [None, uncaptured], ids=["growing", "fixed"])
 def test_a_wrong_tree_is_found_on_torch(
-    spread: float, precision: str, capture: dict[str, Callable[[Run], Run]], monkeypatch: Patch
+    spread: float, precision: str, capture: Capture | None, monkeypatch: Patch
 ) -> None:
-    assert_finds(torch_engine(spread, precision, **capture), monkeypatch)
+    assert_finds(torch_engine(spread, precision, capture), monkeypatch)
 
 
 @pytest.mark.thorough
@@ -136,8 +137,8 @@ def captures_nothing(patch: Patch) -> None:
 def test_captured_passes_that_compute_something_else_are_not_used(
     breaking: Callable[[Patch], None], precision: str, monkeypatch: Patch
 ) -> None:
-    assert isinstance(torch_engine(0.15, precision, capture=Recorder()).open(), CapturedSession)
+    assert isinstance(torch_engine(0.15, precision, Recorder()).open(), CapturedSession)
     breaking(monkeypatch)
-    engine = torch_engine(0.15, precision, capture=Recorder())
+    engine = torch_engine(0.15, precision, Recorder())
     assert not isinstance(engine.open(), CapturedSession)
     assert engine.guesses == "trees"
