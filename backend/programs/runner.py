@@ -21,7 +21,7 @@ from backend.errors import DerbyError
 from backend.events import Event, Fed, Filled, Finished, Reason
 from backend.grammar.sources import GrammarSource
 from backend.programs.parser import Gen, Node, Program, Select, Slot, Text, Value
-from backend.text import TextStream
+from backend.text import TextStream, Tokenizer
 from backend.types import Proposal, Request, Sampling
 
 #: Makes the constraint of a slot whose text begins with the first given one, then is one of the
@@ -254,6 +254,25 @@ def hottest(sampling: Sampling, program: Program | None) -> float:
     slots = program.nodes if program else ()
     own = [slot.temperature or 0.0 for slot in slots if isinstance(slot, Gen)]
     return max([sampling.temperature, *own])
+
+
+def most_tokens(program: Program, tokenizer: Tokenizer) -> int:
+    """Tokens that the program's text may take: what its slots may write, and fixed text, each with
+    a token more, which may be healed. No token is shorter than a byte.
+    """
+    total, slots = 1, dict[str, int]()
+    for node in program.nodes:
+        match node:
+            case Text(text):
+                new = len(tokenizer.encode_plain(text))
+            case Value(name):
+                new = slots[name]
+            case Gen(name, new):
+                slots[name] = new
+            case Select(name, options):
+                slots[name] = new = max(len(option.encode()) for option in options)
+        total += new + 1
+    return total
 
 
 def slot_grammars(program: Program | None) -> list[GrammarSource]:
