@@ -219,6 +219,11 @@ def refusal(source: GrammarSource, printed: str) -> DerbyError:
         )
     if why.startswith("NoExtension"):
         why = "no text fits it"
+    if why.startswith("circular references"):
+        return DerbyError(
+            f"The JSON Schema has keywords beside a $ref to {why.rpartition('///')[2]} from within "
+            "it, which a grammar cannot follow: move them there."
+        )
     if _LIMIT.search(why):
         return DerbyError(
             f"{_TITLES[source.kind]} is more than can be followed while a text is written{where} "
