@@ -71,12 +71,7 @@ class Fit:
 
     def covers(self, text: str) -> bool:
         """Whether that text is one of the grammar's, and known to be valid."""
-        return self.accepted == len(text) and self.may_end
-
-    @property
-    def may_end(self) -> bool:
-        """Whether the accepted text is whole."""
-        return self.accepting and self.verdict in (None, "valid")
+        return self.accepted == len(text) and self.accepting and self.verdict in (None, "valid")
 
     def sentence(self, text: str) -> str:
         """How far that text fits a grammar that works."""

@@ -354,7 +354,9 @@ def judge(schema: str, text: str) -> Judgement:
         return Judgement("invalid", f"not JSON: {broken}")
     except RecursionError:
         return Judgement("unchecked", "it nests too deeply")
-    except (DerbyError, ValidationError, ValueError, ArithmeticError) as unclear:
+    except ValidationError as wrong:
+        return Judgement("unchecked", _one_line(f"the schema is wrong: {wrong.message}"))
+    except (DerbyError, ValueError, ArithmeticError) as unclear:
         return Judgement("unchecked", _one_line(str(getattr(unclear, "message", unclear))))
     if error is None:
         return Judgement("valid")
