@@ -45,7 +45,7 @@ window.derby = (() => {
   }
 
   const row = (race) => [
-    new Date(race.when).toLocaleString(), race.prompt, race.winner, race.speedup,
+    new Date(race.when).toLocaleString(), race.prompt, race.fastest, race.speedup,
     race.temperature, race.seed, race.tokens,
   ];
 
@@ -54,13 +54,13 @@ window.derby = (() => {
     const record = drawing?.files?.["race.json"];
     if (!record || races.some((race) => race.race === drawing.race)) return [races];
     const { request } = JSON.parse(record);
-    const winner = drawing.columns[drawing.winner];
+    const leaders = drawing.leaders.map((index) => drawing.columns[index]);
     const entry = {
       race: drawing.race,
       when: Date.now(),
       prompt: request.prompt.slice(0, 60),
-      winner: winner?.name ?? "none",
-      speedup: winner ? `${winner.speedup.toFixed(2)}\u00d7` : "",
+      fastest: leaders.map(({ name }) => name).join(", ") || "none",
+      speedup: leaders.map(({ speedup }) => `${speedup.toFixed(2)}\u00d7`).join(", "),
       temperature: request.sampling.temperature,
       seed: request.sampling.seed,
       tokens: request.max_new_tokens,

@@ -103,7 +103,7 @@ function drawLanes() {
     const { root, bar, band, number, aside, mark, rest } = columns[i].lane;
     const column = drawing.columns[i];
     const range = interval && !sure; // of a noisy race
-    root.dataset.winner = drawing.winner === i;
+    root.dataset.winner = at === null && drawing.leaders.includes(i);
     root.dataset.sure = sure;
     root.dataset.text = column.text;
     bar.style.width = share(value);
@@ -255,7 +255,10 @@ function openStep(i, number, focus = "") {
     panel.hidden = true;
     flow.focus();
   };
-  const counts = detail.guesses.length ? `${detail.guesses.length} guessed, ${accepted} accepted` : "nothing guessed";
+  const guesses = detail.guesses.filter(([, by, fate]) => by !== "grammar" && fate !== "cut");
+  const forced = detail.guesses.filter(([, by]) => by === "grammar").length;
+  const right = guesses.filter(([, , fate]) => fate === "accepted").length;
+  const counts = `${forced ? `${forced} forced, ` : ""}${guesses.length ? `${guesses.length} guessed, ${right} accepted` : "nothing guessed"}`;
   const allowed = detail.allowed === null ? "" : `; the grammar allowed ${counted(detail.allowed, "next token")}`;
   const scratch = detail.window ? `; ${counted(detail.window, "row")} of the window looked for new guesses` : "";
   const before = steps.slice(0, number).map(([, , spans]) => spans.map(([, text]) => text).join("")).join("");
@@ -287,7 +290,7 @@ function explain() {
   let best = null;
   columns.forEach(({ steps }, i) => steps.forEach(([, , spans], n) => {
     const accepted = spans.filter(([origin]) => origin === "drafted").length;
-    const score = accepted + (i === drawing.winner ? 100 : 0);
+    const score = accepted + (drawing.leaders.includes(i) ? 100 : 0);
     if (accepted > 1 && score > (best?.score ?? 0)) best = { score, i, n };
   }));
   if (best) openStep(best.i, best.n, null);
@@ -311,7 +314,9 @@ function show() {
   columns.forEach(drawText);
   drawLanes();
   find(".race").dataset.phase = drawing.phase;
-  put(find(".status"), `${drawing.phase === "recorded" ? "Recorded: " : ""}${drawing.status}`);
+  const recorded = drawing.phase === "recorded" ? "Recorded: " : "";
+  const then = at === null ? "" : `Replay: ${at.toFixed(2)} s after the first tokens.`;
+  put(find(".status"), then || `${recorded}${drawing.status}`); // bars and sentence are of one moment
   const again = Boolean(drawing.noisy && over());
   find(".doubt").hidden = !(drawing.doubt || again);
   put(find(".doubt span"), drawing.doubt);
@@ -328,7 +333,7 @@ function show() {
 }
 
 function draw(value) {
-  if (!value?.columns) return;
+  if (!value?.leaders) return; // an older version drew it
   const another = drawing?.race !== value.race;
   const first = drawing === null;
   const ran = RUNNING.includes(drawing?.phase) && value.phase === "ended";

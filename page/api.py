@@ -144,6 +144,7 @@ def report(board: Scoreboard) -> Report:
     result = result_of(board)
     return {
         "headline": headline(board, result),
+        "leaders": [str(board.columns[index]) for index in result.leaders],
         "texts": result.texts,
         "doubt": result.doubt,
         "columns": [
@@ -156,7 +157,7 @@ def report(board: Scoreboard) -> Report:
                 "speedup": row.speedup.value or None,
                 "interval": row.speedup.interval,
                 "verdict": row.verdict,
-                "compared": mark(row),
+                "compared": mark(board, row),
                 "message": row.message,
                 "figures": {figure.name: figure.value(row) for figure in FIGURES},
             }

@@ -8,9 +8,9 @@ import gradio as gr
 
 from backend.bench.plan import Plan
 from backend.bench.prompts import PROMPTS, Prompt, prompts_in
-from backend.bench.rows import Row, row_of
+from backend.bench.rows import Figures, Row, row_of
 from backend.bench.runner import warmed
-from backend.bench.summary import ALL, HEADINGS, cells, conclusion, measured, results
+from backend.bench.summary import ALL, HEADINGS, cells, conclusion, failures, measured, results
 from backend.errors import DerbyError
 from backend.export.tables import csv_of
 from backend.form import read_race
@@ -118,7 +118,13 @@ def outputs_of(plan: Plan, rows: Sequence[Row], *, over: bool) -> tuple[Any, ...
     """The conclusion, the table, and the rows as CSV."""
     lines = measured(plan, rows)
     columns = [c for c in results(lines) if c.category == ALL]
-    status = conclusion(columns) if over else f"{len(rows)} of {len(plan.jobs)} prompts measured."
-    heads = ["column", "category", "prompt", *(lines[0].figures.model_dump() if lines else ())]
-    csv = [[m.column, m.category, m.prompt, *m.figures.model_dump().values()] for m in lines]
+    status = f"{len(rows)} of {len(plan.jobs)} prompts measured."
+    if over:
+        status = " ".join([conclusion(columns, rows), *failures(plan, rows)])
+    heads = ["column", "category", "prompt", *Figures.model_fields]
+    csv = [
+        [m.column, m.category, m.prompt, *m.figures.model_dump().values()]
+        for m in lines
+        if m.figures
+    ]
     return status, [cells(column) for column in columns], csv_of([heads, *csv])

@@ -17,7 +17,7 @@ NO_RACE = "Run a race to get the code of its columns."
 HISTORY = {
     "when": 180,
     "prompt": 300,
-    "winner": 120,
+    "fastest": 120,
     "speed-up": 100,
     "temperature": 130,
     "seed": 80,

@@ -216,7 +216,9 @@ def judge_list(text: str) -> None:
 
 
 #: The spelling by which `grammars/c.lark` tells type names from other names.
-_TYPE_NAME = re.compile(r"[A-Za-z_]\w*_t|FILE|DIR|bool|va_list|jmp_buf", re.ASCII)
+_TYPE_NAME = re.compile(
+    r"[A-Za-z_]\w*_t|FILE|DIR|bool|va_list|jmp_buf|[A-Z]+[a-z][A-Za-z0-9]*", re.ASCII
+)
 _LITERAL_OR_COMMENT = re.compile(
     r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|(?P<comment>/\*.*?\*/|//[^\n]*)', re.DOTALL
 )

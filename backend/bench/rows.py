@@ -15,7 +15,7 @@ from backend.errors import DerbyError
 from backend.results.figures import figure
 from backend.results.result import Row as ResultRow
 from backend.results.result import result_of
-from backend.results.scoreboard import Score, Scoreboard
+from backend.results.scoreboard import Scoreboard
 from backend.untrusted import UntrustedError, read_json
 
 Count = Annotated[int, Field(ge=0)]
@@ -30,14 +30,14 @@ class Figures(_Stored):
     """One column on one prompt, beside KV reuse alone on the same.
 
     speedup: as the result of a race has it, 0 where there is none. ttft, tpot and
-    tokens_per_forward are in their figures' units, None where unknown. equal: the text is KV
+    tokens_per_pass are in their figures' units, None where unknown. equal: the text is KV
     reuse's. clock: whose time it is, as a score has it.
     """
 
     speedup: Amount
     ttft: Amount | None
     tpot: Amount | None
-    tokens_per_forward: Amount | None
+    tokens_per_pass: Amount | None
     drafted: Count
     accepted: Count
     equal: bool
@@ -46,15 +46,17 @@ class Figures(_Stored):
 
 class Row(_Stored):
     """One job. `of` is the plan's identity, `machine` a cluster's name of where it ran; `raw`: the
-    prompt was sent as it is, because the model has no chat template. `turns`: in each turn of the
-    chat the columns in the plan's order, each with its figures, or why it has none; "": KV reuse
-    has none to compare with.
+    prompt was sent as it is, because the model has no chat template. `others`: the most of the
+    machine that others used in one of its races. `turns`: in each turn of the chat the columns in
+    the plan's order, each with its figures, or why it has none; "": KV reuse has none to compare
+    with.
     """
 
     of: str
     job: Count
     machine: str = ""
     raw: bool = False
+    others: Amount = 0.0
     turns: tuple[tuple[Figures | str, ...], ...]
 
     @property
@@ -65,43 +67,43 @@ class Row(_Stored):
 
 def row_of(plan: Plan, job: Job, boards: Sequence[Scoreboard], machine: str = "") -> Row:
     """What the races of a job's turns came to."""
+    conditions = [board.conditions for board in boards if board.conditions is not None]
     return Row(
         of=plan.identity,
         job=job.number,
         machine=machine,
-        raw=any(board.conditions is not None and board.conditions.raw for board in boards),
+        raw=any(each.raw for each in conditions),
+        others=max((each.others for each in conditions), default=0.0),
         turns=tuple(_turn(board) for board in boards),
     )
 
 
 def _turn(board: Scoreboard) -> tuple[Figures | str, ...]:
-    base = board.scores[0]
+    base, result = board.scores[0], result_of(board)
     return tuple(
-        figures_of(base, row)
+        figures_of(row, equal=result.wrote_baseline_text(row))
         if base.steps and row.score.steps and not (base.message or row.message)
         else row.message
-        for row in result_of(board).rows
+        for row in result.rows
     )
 
 
-def figures_of(base: Score, row: ResultRow) -> Figures:
+def figures_of(row: ResultRow, *, equal: bool) -> Figures:
     """What a column's run says beside the baseline's on the same prompt."""
-    speedup, ttft, tpot, tokens_per_forward = (
+    speedup, ttft, tpot, tokens_per_pass = (
         None if value is None else float(f"{value:.6g}")  # digits that mean something
-        for name in ("speedup", "ttft", "tpot", "tokens_per_forward")
+        for name in ("speedup", "ttft", "tpot", "tokens_per_pass")
         for value in [figure(name).value(row)]
     )
     score = row.score
-    alike = score.tokenizer == base.tokenizer  # else a token's id means something else
-    limit = len(score.tokens) if score.reason == "photo finish" else len(base.tokens)
     return Figures(
         speedup=speedup or 0.0,
         ttft=ttft,
         tpot=tpot,
-        tokens_per_forward=tokens_per_forward,
+        tokens_per_pass=tokens_per_pass,
         drafted=score.drafted,
         accepted=score.accepted,
-        equal=score.tokens == base.tokens[:limit] if alike else score.text == base.text,
+        equal=equal,
         clock=score.clock,
     )
 

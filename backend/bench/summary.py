@@ -6,12 +6,13 @@ not.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import mean, median
 
 from backend.bench.plan import Plan
 from backend.bench.rows import Figures, Row
-from backend.results.figures import DASH, MEAN, MILLISECONDS, RATIO, SHARE, factor
+from backend.results.figures import DASH, MEAN, MILLISECONDS, RATIO, SHARE, counted, factor, listed
 from backend.results.intervals import median_ratio
+from backend.results.result import BUSY, NOISY
 
 #: Stands for all categories.
 ALL = "all"
@@ -19,12 +20,17 @@ ALL = "all"
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One column's figures in a turn of one prompt, the one of that number."""
+    """One column's figures in a turn of one prompt, the one of that number; None: it failed."""
 
     column: str
     category: str
     prompt: int
-    figures: Figures
+    figures: Figures | None
+
+    @property
+    def speedup(self) -> float:
+        """0: there is none."""
+        return self.figures.speedup if self.figures else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +38,19 @@ class ColumnResult:
     """One column's medians over the prompts of a category. Times in milliseconds; None: unknown.
 
     speedup: median of the prompts' speed-ups over KV reuse, with its 95 % interval, which only
-    columns on their own clock have. equal: prompts whose text was that of KV reuse, each time.
+    columns on their own clock have. left_out: prompts without one, as the column failed or an
+    answer was too short. equal: prompts whose text was that of KV reuse, each time.
     """
 
     column: str
     category: str
     prompts: int
+    left_out: int
     ttft: float | None
     tpot: float | None
     speedup: float | None
     interval: tuple[float, float] | None
-    tokens_per_forward: float | None
+    tokens_per_pass: float | None
     acceptance: float | None
     equal: int
 
@@ -52,6 +60,7 @@ HEADINGS = (
     "column",
     "speed-up",
     "95% interval",
+    "left out",
     "tokens/pass",
     "accepted",
     "TPOT, ms",
@@ -66,14 +75,15 @@ def cells(result: ColumnResult) -> list[str]:
         DASH if value is None else unit.cell(value)
         for unit, value in (
             (RATIO, result.speedup),
-            (MEAN, result.tokens_per_forward),
+            (MEAN, result.tokens_per_pass),
             (SHARE, result.acceptance),
             (MILLISECONDS, result.tpot),
             (MILLISECONDS, result.ttft),
         )
     )
     equal = f"{result.equal} of {result.prompts}"
-    return [result.column, speedup, interval_of(result) or DASH, *others, equal]
+    left_out = str(result.left_out or DASH)
+    return [result.column, speedup, interval_of(result) or DASH, left_out, *others, equal]
 
 
 def interval_of(result: ColumnResult) -> str:
@@ -90,7 +100,7 @@ def by_category(results: Sequence[ColumnResult]) -> str:
     prompts = {result.category: result.prompts for result in results}
     lines: dict[str, dict[str, str]] = {}
     for result in results:
-        _, speedup, _, tokens, accepted, *_ = cells(result)
+        _, speedup, _, _, tokens, accepted, *_ = cells(result)
         interval = f" ({interval_of(result)})" if interval_of(result) else ""
         known = [f"{speedup}{interval}", *(cell for cell in (tokens, accepted) if cell != DASH)]
         lines.setdefault(result.column, {})[result.category] = ", ".join(known)
@@ -112,38 +122,50 @@ def winner(speedups: Iterable[tuple[str, float | None, tuple[float, float] | Non
     return max(faster, default=(0.0, ""))[1]
 
 
-def conclusion(results: Sequence[ColumnResult]) -> str:
-    """What results on all prompts come to, in a sentence."""
-    same = [result for result in results if result.equal == result.prompts]
-    best = winner((result.column, result.speedup, result.interval) for result in same)
-    for result in results:
-        if result.column == best and result.speedup:
-            return f"{best} is fastest: {factor(result.speedup)} ({interval_of(result)})."
-    if not any(result.interval for result in results):
-        return "Four prompts or more are needed to name the fastest column."
-    return "No column with the same text was measurably faster than KV reuse."
+def conclusion(results: Sequence[ColumnResult], rows: Sequence[Row]) -> str:
+    """What results on all prompts come to, in a sentence or two: which columns are shown to be
+    faster, the fastest first; none is where others used too much of the machine.
+    """
+    others = mean(row.others for row in rows) if rows else 0.0
+    used = f"other programs used {others:.0%} of the machine"
+    if others > NOISY:
+        return f"Too noisy to tell: {used}."
+    faster = [
+        f"{result.column} {factor(result.speedup)} ({interval_of(result)})"
+        for result in sorted(results, key=lambda result: -(result.speedup or 0.0))
+        if result.speedup and result.interval and result.interval[0] > 1
+        if result.equal == result.prompts
+    ]
+    sentence = "No column with the same text was measurably faster than KV reuse."
+    if faster:
+        sentence = f"Measurably faster than KV reuse, with the same text: {listed(faster)}."
+    elif not any(result.interval for result in results):
+        sentence = "Four prompts or more are needed to name a faster column."
+    return f"{sentence} Speeds may be off: {used}." if others > BUSY else sentence
 
 
 def measured(plan: Plan, rows: Iterable[Row]) -> list[Measured]:
     """The figures of all rows, named by the plan, in its order."""
     return [
-        Measured(column.label, job.category, job.prompt, figures)
+        Measured(column.label, job.category, job.prompt, None if isinstance(one, str) else one)
         for row in sorted(rows, key=lambda row: row.job)
         for job in [plan.jobs[row.job]]
         for turn in row.turns
-        for column, figures in zip(plan.columns, turn, strict=True)
-        if isinstance(figures, Figures)
+        for column, one in zip(plan.columns, turn, strict=True)
     ]
 
 
 def failures(plan: Plan, rows: Iterable[Row]) -> list[str]:
-    """A sentence on each column that failed, and at which prompt."""
+    """A sentence on each column that failed, at how many prompts or at which one, and why."""
+    jobs: dict[tuple[str, str], list[int]] = {}
+    for row in sorted(rows, key=lambda row: row.job):
+        for turn in row.turns:
+            for column, reason in zip(plan.columns, turn, strict=True):
+                if isinstance(reason, str) and reason:
+                    jobs.setdefault((column.label, reason), []).append(row.job + 1)
     return [
-        f"{column.label}, prompt {row.job + 1}: {reason}"
-        for row in sorted(rows, key=lambda row: row.job)
-        for turn in row.turns
-        for column, reason in zip(plan.columns, turn, strict=True)
-        if isinstance(reason, str) and reason
+        f"{label}, {counted(len(at), 'prompt') if at[1:] else f'prompt {at[0]}'}: {reason}"
+        for (label, reason), at in jobs.items()
     ]
 
 
@@ -165,22 +187,24 @@ def _result(measurements: Sequence[Measured], category: str) -> ColumnResult:
     """One column's medians over all turns, whose intervals count a prompt once. A prompt may come
     more than once; those answered by a single step say nothing of speed.
     """
-    figures = [one.figures for one in measurements]
-    fast = [one for one in measurements if one.figures.speedup]
-    ratio = median_ratio([one.figures.speedup for one in fast], [one.prompt for one in fast])
+    figures = [one.figures for one in measurements if one.figures]
+    fast = [one for one in measurements if one.speedup]
+    ratio = median_ratio([one.speedup for one in fast], [one.prompt for one in fast])
     prompts = {one.prompt for one in measurements}
+    unequal = {one.prompt for one in measurements if not (one.figures and one.figures.equal)}
     drafted = sum(one.drafted for one in figures)
     return ColumnResult(
         column=measurements[0].column,
         category=category,
         prompts=len(prompts),
+        left_out=len(prompts - {one.prompt for one in fast}),
         ttft=_median(one.ttft for one in figures),
         tpot=_median(one.tpot for one in figures),
         speedup=ratio.value or None,
         interval=ratio.interval if {one.clock for one in figures} == {"own"} else None,
-        tokens_per_forward=_median(one.tokens_per_forward for one in figures),
+        tokens_per_pass=_median(one.tokens_per_pass for one in figures),
         acceptance=sum(one.accepted for one in figures) / drafted if drafted else None,
-        equal=len(prompts - {one.prompt for one in measurements if not one.figures.equal}),
+        equal=len(prompts - unequal),
     )
 
 

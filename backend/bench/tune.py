@@ -38,7 +38,7 @@ class Advice:
     """
 
     setting: str
-    tokens_per_forward: float
+    tokens_per_pass: float
     predicted: float | None
     measured: float | None
     interval: tuple[float, float] | None
@@ -161,7 +161,7 @@ def _speedup(rows: Iterable[Row]) -> Ratio:
 def _advice(setting: str, predicted: float | None, run: Run) -> Advice:
     rows = run(setting)
     scores = [row.score for row in rows]
-    tokens = sum(score.tokens_per_forward * (score.steps - 1) for score in scores)
+    tokens = sum(score.tokens_per_pass * (score.steps - 1) for score in scores)
     passes = sum(score.steps - 1 for score in scores)
     ratio = _speedup(rows)
     per_forward = tokens / max(passes, 1)

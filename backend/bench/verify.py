@@ -103,11 +103,8 @@ def _run(
     base = board.scores[0]
     if base.state == "failed":
         raise DerbyError(base.message)
-    differences: dict[str, str] = {}
-    for column, row in zip(columns, result_of(board).rows, strict=True):
-        score = row.score
-        early = score.reason == "photo finish"
-        expected = base.tokens[: len(score.tokens)] if early else base.tokens
-        same = score.state == "done" and score.tokens == expected
+    result, differences = result_of(board), dict[str, str]()
+    for column, row in zip(columns, result.rows, strict=True):
+        same = row.state == "done" and result.wrote_baseline_text(row)
         differences[column.label] = "" if same else outcome(board, row) or "another text"
     return Result(case, len(base.tokens), differences)

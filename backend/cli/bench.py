@@ -15,7 +15,16 @@ from backend.bench.plan import Plan
 from backend.bench.prompts import PROMPTS
 from backend.bench.rows import RowFile, remaining
 from backend.bench.runner import raced, run, wait_for_quiet
-from backend.bench.summary import ALL, HEADINGS, by_category, cells, failures, measured, results
+from backend.bench.summary import (
+    ALL,
+    HEADINGS,
+    by_category,
+    cells,
+    conclusion,
+    failures,
+    measured,
+    results,
+)
 from backend.bench.tune import Advice, Tuning
 from backend.cli.console import out, say
 from backend.cli.options import (
@@ -35,11 +44,9 @@ from backend.costs import PassCosts
 from backend.engines.registry import engines
 from backend.errors import DerbyError
 from backend.models.files import BUILT_IN
-from backend.racing.ledger import Ledger
 from backend.racing.models import LoadedModels
 from backend.results.figures import DASH
 from backend.results.intervals import LEAST
-from backend.results.sentences import taken_by_others
 from backend.strategies.column import parse_column
 from backend.strategies.registry import DEFAULT_COLUMNS
 from backend.types import ModelSpec, Request
@@ -92,18 +99,17 @@ def bench(
             file.add(row)
     elif remaining(plan, file.rows):
         wait_for_quiet(wait, say)
-        ledger = Ledger()
         for row in run(plan, file.rows, partial(raced, models=LoadedModels(), say=say), say):
             file.add(row)
-        say(f"Meanwhile {taken_by_others(ledger.conditions())}.")
     summary = results(measured(plan, file.rows))
+    over_all = [result for result in summary if result.category == ALL]
     if as_json:
         print(json.dumps([asdict(result) for result in summary]))
     else:
-        over_all = [result for result in summary if result.category == ALL]
         print_table(f"bench: {plan}", HEADINGS, map(cells, over_all))
         if len(summary) > len(over_all):
             print(by_category(summary))
+    say(conclusion(over_all, file.rows))
     if failed := failures(plan, file.rows):
         raise DerbyError("\n".join(failed))
 
@@ -145,7 +151,7 @@ def tune(
 
 
 def _advice_cells(advice: Advice) -> list[str]:
-    figures = (advice.tokens_per_forward, advice.predicted, advice.measured)
+    figures = (advice.tokens_per_pass, advice.predicted, advice.measured)
     low, high = advice.interval or (None, None)
     return [
         advice.setting,

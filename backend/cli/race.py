@@ -233,7 +233,8 @@ def summary(board: Scoreboard) -> Table:
     )
     table.add_column("column", min_width=13)
     table.add_column("state", min_width=11)
-    figures = [figure for figure in FIGURES if figure.summary]
+    known = [f for f in FIGURES if any(f.value(row) is not None for row in result.rows)]
+    figures = [figure for figure in known if figure.summary]
     for figure in figures:
         heading = figure.heading.replace(", ", " ").replace(" ", "\n")
         table.add_column(heading, justify="right", no_wrap=True, min_width=4)

@@ -19,7 +19,7 @@ def setup() -> None:
 
 
 def grammar(
-    file: Annotated[Path, typer.Argument(help="A .lark, .schema.json, .regex or .gbnf file.")],
+    file: Annotated[Path, typer.Argument(help="A .lark, .schema.json or .regex file.")],
     text: Annotated[
         str | None,
         typer.Option(help="Show how much of this text fits; exit code 1 unless all of it does."),

@@ -61,20 +61,19 @@ def _cut(offered: Proposal, verified: Sequence[int]) -> list[int]:
 
 
 def _top(step: Verified, request: Request, piece: Callable[[int], str]) -> list[list[list[Any]]]:
-    """The most probable allowed tokens in the place of each committed one, under the request's
-    repetition penalty and temperature (at 0, as at 1); top-k, top-p and min-p rule nothing out.
+    """The model's most probable tokens in the place of each committed one, under the request's
+    repetition penalty and temperature (at 0, as at 1), before a constraint, top-k, top-p and min-p
+    rule any out.
     """
     temperature, most = request.sampling.temperature, min(request.top, step.logits.shape[1])
     top: list[list[list[Any]]] = []
     for token, row in zip(step.tokens, (0, *(1 + i for i in step.verdict.rows)), strict=False):
         scores = step.logits[row]
-        if step.allowed.size:
-            scores = np.where(step.allowed[row], scores, np.float32(-np.inf))
         heated = scores / np.float32(temperature if temperature >= COLDEST else 1)
         weights = np.exp(heated - heated.max())
         total = weights.sum(dtype=np.float64)
         among = {token, *np.argpartition(scores, -most)[-most:].tolist()}
         best = sorted(among, key=lambda i: (-scores[i], i != token))
-        listed = [i for n, i in enumerate(best) if i == token or (n < most and weights[i])]
+        listed = [i for n, i in enumerate(best) if i == token or n < most]
         top.append([[piece(i), rounded_value(float(weights[i] / total))] for i in listed])
     return top

@@ -38,7 +38,7 @@ def picture_of(record: RaceRecord) -> str:
     )
     for row in result.rows:
         y = TOP + COLUMN * row.column
-        parts += _bar(row, y, LENGTH / longest, result)
+        parts += _bar(row, mark(scoreboard, row), y, LENGTH / longest, result)
     one, bottom = BEGIN + LENGTH / longest, height - FOOT
     if result.baseline:
         parts += [_box(one - 1, TOP - 6, 2, bottom - TOP + 6, SOFT)]
@@ -56,15 +56,15 @@ def picture_of(record: RaceRecord) -> str:
     )
 
 
-def _bar(row: Row, y: float, unit: float, result: Result) -> list[str]:
+def _bar(row: Row, text: str, y: float, unit: float, result: Result) -> list[str]:
     """A column's name, what became of its text, its bar of `unit` pixels for a speed-up of 1, and
     its number; of a noisy race the interval alone.
     """
-    colour = WINNER if row.column == result.winner else PLAIN
+    colour = WINNER if row.column in result.leaders else PLAIN
     name = shorten(row.name, 20, placeholder="...")
     parts = [
         _text(MARGIN, y + 24, name, 26, bold=True),
-        _text(MARGIN, y + 52, mark(row), 20, SOFT),
+        _text(MARGIN, y + 52, text, 20, SOFT),
         _box(BEGIN, y + 8, LENGTH, 30, FAINT),
         _box(BEGIN, y + 8, row.speedup.value * unit, 30, colour),
     ]
@@ -75,7 +75,7 @@ def _bar(row: Row, y: float, unit: float, result: Result) -> list[str]:
     known = row.speedup.value and result.doubt != "noisy"
     number = factor(row.speedup.value) if known else "failed" if row.message else ""
     parts += [_text(RIGHT, y + 30, number + span(row.speedup), 28, colour, "end", bold=True)]
-    return [*parts, _text(RIGHT, y + 56, beside(row, result.doubt), 20, SOFT, "end")]
+    return [*parts, _text(RIGHT, y + 56, beside(row), 20, SOFT, "end")]
 
 
 def _box(x: float, y: float, width: float, height: float, colour: str) -> str:

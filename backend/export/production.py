@@ -13,6 +13,7 @@ from backend.export.templates import (
     transformers_code,
     vllm_code,
 )
+from backend.grammar.sources import definition_of
 from backend.libraries.library import NO_DRAFT, Library, Settings
 from backend.libraries.llamacpp import LLAMACPP
 from backend.libraries.openvino_genai import OPENVINO_GENAI
@@ -111,12 +112,14 @@ def _require_code(column: Column, score: Score, request: Request, library: str) 
 
 
 def usual(board: Scoreboard, request: Request, target: ModelSpec) -> int:
-    """The column to begin with: the fastest that was measurably faster than the baseline and that
-    some library has code for, or else the baseline.
+    """The column to begin with: the fastest with the baseline's text that was measurably faster
+    and that some library has code for, or else the baseline.
     """
-    faster = [row for row in result_of(board).rows if row.verdict == "faster"]
+    result = result_of(board)
+    faster = [row for row in result.rows if row.verdict == "faster"]
     for row in sorted(faster, key=lambda row: -row.speedup.value):
-        if usual_library(board, row.column, request, target):
+        known = result.wrote_baseline_text(row)
+        if known and usual_library(board, row.column, request, target):
             return row.column
     return board.baseline_index or 0
 
@@ -153,6 +156,8 @@ def _settings(library: str, equivalent: Equivalent, column: Column) -> dict[str,
             raise DerbyError(f"{library} drafts with no {draft} copy: name a smaller model.")
     if grammar and library == "transformers":
         raise DerbyError("transformers has no grammars: choose llama.cpp or vLLM.")
+    if grammar and library != "llama.cpp":
+        definition_of(grammar)  # raises for one that llama.cpp alone reads
     settings: dict[str, Any] = {"draft": draft or NO_DRAFT}
     if library != "transformers":
         settings["grammar"] = grammar

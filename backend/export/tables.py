@@ -60,7 +60,7 @@ def _line(scoreboard: Scoreboard, row: Row) -> Iterator[object]:
         percent = 100 if figure.unit.name == "%" else 1
         yield None if value is None else f"{value * percent:.6g}"
     yield from (f"{end:.6g}" for end in row.speedup.interval) if row.speedup.interval else ("", "")
-    yield from (row.verdict, mark(row), row.message)
+    yield from (row.verdict, mark(scoreboard, row), row.message)
 
 
 def markdown(record: RaceRecord) -> str:
@@ -71,7 +71,7 @@ def markdown(record: RaceRecord) -> str:
     result = result_of(scoreboard)
     headings = ["Column", *(figure.heading for figure in FIGURES), "text"]
     lines = [
-        [row.name, *(figure.cell(row) for figure in FIGURES), mark(row) or DASH]
+        [row.name, *(figure.cell(row) for figure in FIGURES), mark(scoreboard, row) or DASH]
         for row in result.rows
     ]
     rules = [":--", *("--:" for _ in FIGURES), ":--"]

@@ -11,11 +11,12 @@ import contextlib
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -23,8 +24,14 @@ from typing import TYPE_CHECKING, Any
 
 from backend.errors import DerbyError, check_range
 from backend.grammar.schema import Judgement, Verdict, judge, read
-from backend.grammar.sources import GrammarSource, definition_of, refusal, too_much
-from backend.grammar.vocabulary import compile_matcher, vocabulary_of
+from backend.grammar.sources import (
+    GrammarSource,
+    definition_of,
+    refusal,
+    special_tokens,
+    too_much,
+)
+from backend.grammar.vocabulary import byte_vocabulary, compile_matcher
 from backend.processes import die_with_parent, from_lasting_thread
 from backend.text import ByteTokenizer
 
@@ -47,7 +54,7 @@ WALK, WALKING = 600, 1.0
 _LIKELY = dict.fromkeys(b'",:', 60.0) | dict.fromkeys(b"}] \n\r\t\\", 0.02)
 #: Answers that are remembered.
 MAX_REPLIES = 64
-_BYTES = ByteTokenizer()
+_EOS = ByteTokenizer.EOS
 _ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -184,15 +191,18 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _fit(source: GrammarSource, text: str) -> Fit:
-    matcher = compile_matcher(definition_of(source), vocabulary_of(_BYTES))
-    if error := matcher.get_error() or _walk(matcher.deep_copy()):
+    special = {name: _EOS + 1 + i for i, name in enumerate(special_tokens(source))}
+    matcher = compile_matcher(definition_of(source), byte_vocabulary(special))
+    if error := matcher.get_error() or _walk(
+        matcher.deep_copy(), [*range(_EOS), *special.values()]
+    ):
         raise refusal(source, error)
     accepted = 0
-    for character in text:
-        spelled = character.encode(errors="replace")
-        if matcher.try_consume_tokens(list(spelled)) != len(spelled):
+    for piece in re.findall("|".join([*map(re.escape, special), "."]), text, re.DOTALL):
+        spelled = [special[piece]] if piece in special else list(piece.encode(errors="replace"))
+        if matcher.try_consume_tokens(spelled) != len(spelled):
             break
-        accepted += 1
+        accepted += len(piece)
         matcher.compute_bitmask()  # as in a race: it renews what the lexer may spend
     if error := matcher.get_error():
         raise refusal(source, error)
@@ -205,9 +215,9 @@ def _fit(source: GrammarSource, text: str) -> Fit:
     return fit
 
 
-def _walk(matcher: LLMatcher) -> str:
-    """Write a text at random; the error at which the matcher failed at its first step, or of
-    another kind than a dead end later, else "".
+def _walk(matcher: LLMatcher, tokens: Sequence[int]) -> str:
+    """Write a text of these tokens at random; the error at which the matcher failed at its first
+    step, or of another kind than a dead end later, else "".
     """
     rng, latest = random.Random(0), time.process_time() + WALKING
     for step in range(WALK):
@@ -215,12 +225,12 @@ def _walk(matcher: LLMatcher) -> str:
         if matcher.is_error():
             error = matcher.get_error()
             return "" if step and error.startswith("NoExtension") else error
-        allowed = [byte for byte in range(256) if bits >> byte & 1]
+        allowed = [token for token in tokens if bits >> token & 1]
         if not allowed:
             return "" if step or bits else "NoExtension"
         if step and time.process_time() > latest:
             break
-        weights = [_LIKELY.get(byte, 1.0) for byte in allowed]
+        weights = [_LIKELY.get(token, 1.0) for token in allowed]
         matcher.try_consume_tokens(rng.choices(allowed, weights))
     return ""
 

@@ -44,6 +44,10 @@ _JUDGED = {
 _IN_PLACE = {
     *("$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "if", "dependentSchemas"),
 }
+#: At most one space, or a line break and an indent, wherever JSON allows white space: a small model
+#: that may write one more space for ever will. A schema's own `x-guidance` layout wins.
+_WHITESPACE = r" |\r?\n( {0,32}|\t{0,16})"
+_LAYOUT_KEYS = {"whitespace_flexible", "whitespace_pattern"}
 #: Without \u, which JSON needs for a few control characters alone: a declared name could be
 #: spelled with it, as one that is not declared.
 _ESCAPES = {"json_allowed_escapes": 'nrbtf\\"'}
@@ -87,9 +91,15 @@ def read(text: str) -> Schema:
         is_open = _is_open(value)
     except RecursionError as error:
         raise DerbyError("The JSON Schema nests too deeply: make it flatter.") from error
-    if isinstance(value, dict) and isinstance(layout := value.get("x-guidance", {}), dict):
-        one_of = {"coerce_one_of": True} if "oneOf" in afterwards else {}
-        value["x-guidance"] = one_of | layout | _ESCAPES
+    if isinstance(value, dict):
+        layout = value.get("x-guidance", {})
+        if not isinstance(layout, dict):
+            raise DerbyError('The JSON Schema\'s "x-guidance" is no object: leave it out.')
+        if "oneOf" in afterwards:
+            layout = {"coerce_one_of": True} | layout
+        if _LAYOUT_KEYS.isdisjoint(layout):
+            layout = {"whitespace_pattern": _WHITESPACE} | layout
+        value["x-guidance"] = layout | _ESCAPES
     return Schema(value, tuple(afterwards), is_open)
 
 

@@ -82,14 +82,18 @@ def grammar_from_file(path: Path) -> GrammarSource:
     raise unknown("kind of grammar", path.name, _SUFFIXES)
 
 
-#: At most one space, or a line break and an indent, wherever JSON allows white space: a small model
-#: that may write one more space for ever will. A schema's own `x-guidance` layout wins.
-JSON_WHITESPACE = r" |\r?\n( {0,32}|\t{0,16})"
-_LAYOUT_KEYS = {"whitespace_flexible", "whitespace_pattern"}
-#: Attributes of Lark rules after which llguidance refuses to roll back.
-_COUNTS_TOKENS = re.compile(r"\w\[[^\]\"'/]*\b(max_tokens|stop)\s*=")
+#: What matters here of a Lark text. Only attributes stand before "=": with two of these llguidance
+#: cannot roll back, and nobody reads the third.
+_LEXEME = re.compile(
+    r"""(?:\#|//).* | "(?:\\.|[^"\\\n])*" | /(?:\\.|[^/\\])+/
+    | \b(?P<attribute>max_tokens|stop|temperature)\s*=
+    | (?P<schema>%json\s*)(?={) | (?P<special><[^<>\s]+>)""",
+    re.VERBOSE,
+)
 #: "%import sql" alone on its line: the rule `sql` is the shipped grammar of that name.
 _IMPORT = re.compile(r"(?m)^%import[ \t]+([a-z_]+)[ \t]*\r?$")
+#: A token by its number, forced and rolled back, is confused with its text by llguidance.
+_UNFORCED = '\n%llguidance {"no_forcing": true}'
 #: A name that no grammar of one part has.
 _BODY = "body"
 
@@ -97,15 +101,16 @@ _TITLES: dict[Kind, str] = {
     "lark": "The grammar",
     "json_schema": "The JSON Schema",
     "regex": "The regular expression",
-    "gbnf": "The GBNF",
 }
 #: "at 3(7): message", or without the "at": line 3, byte column 7.
 _PLACE = re.compile(r"\A(?:at )?(\d+)\(\d+\): ")
 #: Where the engine prints its own form of an expression, or advice to writers of Lark.
-_DUMP = re.compile(r"(?::? +\((?:And|Or|Not|Concat|Repeat|Regex|SearchRegex)|; consider)\b.*")
+_DUMP = re.compile(
+    r"(?::? +\((?:And|Or|Not|Concat|Repeat|Regex|SearchRegex)|; consider|; following|\. Enable)\b.*"
+)
 #: Words of the engine on what it could follow if there were less of it.
 _LIMIT = re.compile(
-    r"(?i)unable to determine|exceeded|too (?:big|large|many|complex)|max is|limit|fuel"
+    r"(?i)unable to determine|exceeded|(?<!end )too (?:big|large|many|complex)|max is|\blimit|fuel"
 )
 _LONGEST = 300
 
@@ -113,7 +118,7 @@ _LONGEST = 300
 @lru_cache(maxsize=64)
 def definition_of(source: GrammarSource) -> str:
     """A grammar as llguidance's JSON, so that no text can be taken for another format. Nothing is
-    compiled. Raises DerbyError for what is no JSON or GBNF, and for imports of what does not ship.
+    compiled. Raises DerbyError for what is no JSON, for GBNF, and for what `composed` refuses.
     """
     match source.kind:
         case "json_schema":
@@ -123,43 +128,92 @@ def definition_of(source: GrammarSource) -> str:
         case "lark":
             grammar = {"lark_grammar": composed(source.text)}
         case "gbnf":
-            from llguidance.gbnf_to_lark import gbnf_to_lark
-
-            try:
-                grammar = {"lark_grammar": gbnf_to_lark(source.text)}
-            except Exception as error:  # its own errors, and some of no class of their own
-                raise refusal(source, str(error)) from error
+            raise DerbyError(
+                "A GBNF grammar is llama.cpp's, whose column llamacpp:grammar=own runs it as it "
+                "is: for another column write Lark, a JSON Schema or a regular expression (regex)."
+            )
     return json.dumps({"grammars": [grammar]})
 
 
-def behind(definition: str, lead: str, closing: str = "") -> str:
+def between(source: GrammarSource, lead: str, behind: str, closing: str = "") -> str:
     """The definition of the same texts with `lead` in front of each, or else with anything up to
-    the first `closing`.
+    the first `closing`; and with `behind` and then anything after each.
+
+    A regular expression makes one terminal with the text behind, so that its text may end at each
+    place where that begins; another grammar's last terminal is as long as it can be.
     """
-    (grammar,) = json.loads(definition)["grammars"]
-    start = f"start: LEAD @{_BODY}\nLEAD: {json.dumps(lead or closing, ensure_ascii=False)}"
+    if not (lead or closing or behind):
+        return definition_of(source)
+    end = f" {_quoted(behind)} /(?s:.*)/" if behind else ""
+    if source.kind == "regex":
+        start, terminals, parts = "TEXT", [f"TEXT: {_body(source)}{end}"], []
+    else:
+        start, terminals = f"@{_BODY}", []
+        parts = [{**json.loads(definition_of(source))["grammars"][0], "name": _BODY}]
+        if end:
+            start, terminals = f"{start} BEHIND", [f"BEHIND:{end}"]
+    if lead or closing:
+        start = f"LEAD {start}"
+        terminals.append(f"LEAD: {'THOUGHT ' if closing else ''}{_quoted(lead or closing)}")
     if closing:
         ended = regex_literal(f"(?s:.*){re.escape(closing)}(?s:.*)")
-        start = start.replace("LEAD: ", f"TEXT: /(?s:.*)/ & ~{ended}\nLEAD: TEXT ")
-    return json.dumps({"grammars": [{"lark_grammar": start}, {**grammar, "name": _BODY}]})
+        terminals.append(f"THOUGHT: /(?s:.*)/ & ~{ended}")
+    grammar = {"lark_grammar": "\n".join([f"start: {start}", *terminals])}
+    return json.dumps({"grammars": [grammar, *parts]})
+
+
+def _quoted(text: str) -> str:
+    """A text as a terminal of Lark."""
+    return json.dumps(text, ensure_ascii=False)
 
 
 def composed(text: str) -> str:
-    """A Lark text with the shipped grammars that it imports, as rules behind its last line, so that
-    its own lines keep their numbers. Raises DerbyError for an import of another, and for rules that
-    count tokens, which llguidance cannot take back.
+    """A Lark text with its JSON Schemas as llguidance is to read them, and the shipped grammars
+    that it imports as rules behind its last line, so that its own lines keep their numbers. Raises
+    DerbyError for an import of another, attributes that cannot be followed, and schemas that cannot
+    be read or enforced.
     """
-    if counting := _COUNTS_TOKENS.search(text):
-        raise DerbyError(
-            f"The rule attribute {counting[1]} cannot be followed here: write a bounded regular "
-            "expression instead, such as /[a-z]{1,20}/."
-        )
+    parts, at, numbered = list[str](), 0, False
+    while lexeme := _LEXEME.search(text, at):
+        parts.append(text[at : lexeme.end()])
+        at = lexeme.end()
+        if name := lexeme["attribute"]:
+            raise DerbyError(
+                f"The rule attribute {name} cannot be followed here: leave it out, and limit a "
+                "text by a regular expression such as /[a-z]{1,20}/."
+            )
+        numbered |= (lexeme["special"] or "").startswith("<[")
+        if lexeme["schema"]:
+            schema, at = _inner_schema(text, at)
+            parts.append(schema)
+    text = "".join([*parts, text[at:]])
     names = dict.fromkeys(_IMPORT.findall(text))
     for name in names:
         if name not in shipped():
             raise unknown("grammar", name, shipped())
-    rules = (f"\n{name}: {_body(shipped()[name])}" for name in names)
+    rules = [f"\n{name}: {_body(shipped()[name])}" for name in names]
+    if numbered:
+        rules.append(_UNFORCED)
     return _IMPORT.sub("", text) + "".join(rules)
+
+
+def special_tokens(source: GrammarSource) -> list[str]:
+    """The tokens of a model's that a Lark grammar names, such as <|im_start|> and <[9690]>."""
+    if source.kind != "lark":
+        return []
+    names = (lexeme["special"] for lexeme in _LEXEME.finditer(source.text))
+    return list(dict.fromkeys(name for name in names if name))
+
+
+def _inner_schema(text: str, start: int) -> tuple[str, int]:
+    """The JSON Schema that begins there in a Lark text, for llguidance, and where it ends."""
+    try:
+        _, end = json.JSONDecoder().raw_decode(text, start)
+    except (ValueError, RecursionError):
+        end = len(text)  # and so it is refused with the parser's words
+    source = GrammarSource("json_schema", text[start:end], "inner")
+    lines = "\n" * source.text.count("\n")
+    return f"{{{lines}{json.dumps(_schema(source, inner=True))[1:]}", end
 
 
 def _body(source: GrammarSource) -> str:
@@ -170,7 +224,7 @@ def _body(source: GrammarSource) -> str:
         case "regex":
             return regex_literal(source.text.rstrip("\r\n"))
         case _:
-            return f"%json {json.dumps(_schema(source))}"
+            return f"%json {json.dumps(_schema(source, inner=True))}"
 
 
 def regex_literal(pattern: str) -> str:
@@ -185,16 +239,21 @@ def regex_literal(pattern: str) -> str:
     return f"/{regex_to_lark(pattern)}/"
 
 
-def _schema(source: GrammarSource) -> Any:
+def _schema(source: GrammarSource, *, inner: bool = False) -> Any:
+    """A JSON Schema for llguidance. One that is `inner` to a Lark text has no judge."""
     try:
-        schema = read(source.text).value
-    except (ValueError, ArithmeticError, RecursionError) as error:
+        schema = read(source.text)
+    except ValueError as error:
         raise refusal(source, str(error)) from error
-    if isinstance(schema, dict):
-        layout = schema.get("x-guidance", {})
-        if isinstance(layout, dict) and _LAYOUT_KEYS.isdisjoint(layout):
-            schema["x-guidance"] = {"whitespace_pattern": JSON_WHITESPACE, **layout}
-    return schema
+    judged = [part for part in schema.afterwards if part != "oneOf"]
+    if inner and judged:
+        raise DerbyError(
+            f"The JSON Schema inside the Lark grammar uses {', '.join(judged)}, which only a whole "
+            "JSON Schema grammar has checked: leave it out, or make the schema the grammar."
+        )
+    if inner and isinstance(schema.value, dict):
+        schema.value["x-guidance"]["coerce_one_of"] = False
+    return schema.value
 
 
 def too_much() -> DerbyError:

@@ -20,7 +20,14 @@ from typing import Any
 
 from backend.engines.engine import EngineDeclaration, Say
 from backend.errors import DerbyError
-from backend.grammar.sources import GrammarSource, composed, definition_of, regex_literal
+from backend.grammar.check import check
+from backend.grammar.sources import (
+    GrammarSource,
+    composed,
+    definition_of,
+    regex_literal,
+    shipped,
+)
 from backend.libraries.library import NO_DRAFT, Emit, Library, Serving, Settings, require_package
 from backend.libraries.server import explained, openai_body, stream_answer
 from backend.machine import threads
@@ -126,7 +133,13 @@ class LlamaCppModel:
 
     def synchronize(self) -> None: ...
 
-    def prepare(self, request: Request, settings: Settings) -> None: ...
+    def prepare(self, request: Request, settings: Settings) -> None:
+        """See LibraryModel. The server itself would write on without a grammar that is wrong."""
+        grammar: GrammarSource | None = settings["grammar"]
+        if grammar is None or grammar in shipped().values():
+            return
+        if grammar.kind in ("lark", "regex"):
+            check(grammar)
 
     def stop(self) -> None:
         if self._server is not None:

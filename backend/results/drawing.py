@@ -7,7 +7,7 @@ from typing import Any
 from backend.costs import PassCosts
 from backend.events import Proposed
 from backend.programs.parser import is_program
-from backend.results.figures import FIGURES, pass_cost
+from backend.results.figures import FIGURES
 from backend.results.result import Result, Row, result_of
 from backend.results.scoreboard import ENDED, Moment, Score, Scoreboard
 from backend.results.sentences import beside, doubt, headline, mark, reasons, state
@@ -46,13 +46,14 @@ class Drawer:
             "limit": self._request.max_new_tokens,
             "moment": result.moment,
             "finished": result.finished,
-            "winner": result.winner,
+            "leaders": list(result.leaders),
             "columns": [self._column(row, result, status) for row in result.rows],
         }
         return drawn | {"why": _why(board, result)} if ended else drawn
 
     def _column(self, row: Row, result: Result, status: str) -> Drawing:
-        column, score, interval = self._board.columns[row.column], row.score, row.speedup.interval
+        board, score, interval = self._board, row.score, row.speedup.interval
+        column = board.columns[row.column]
         self._extend(row.column, score, characters=result.unit == "character")
         return {
             "name": row.name,
@@ -67,8 +68,8 @@ class Drawer:
             "interval": [round(end, 4) for end in interval] if interval else None,
             "verdict": row.verdict,
             "text": row.text,
-            "mark": mark(row),
-            "beside": beside(row, result.doubt),
+            "mark": mark(board, row),
+            "beside": beside(row),
             "message": row.message if row.message != status else "",  # said once
         }
 
@@ -166,9 +167,9 @@ def _curve(board: Scoreboard, result: Result) -> list[Drawing]:
         for k in (costs.widths if costs.known else ())
     ]
     return points + [
-        {"rows": round(row.score.mean_rows, 2), "times": round(cost, 3), "of": row.name}
+        {"rows": round(row.until.mean_rows, 2), "times": round(row.pass_cost, 3), "of": row.name}
         for row in result.rows
         if row.score.spec == board.baseline.spec
         and board.columns[row.column].strategy.keeps_cache
-        and (cost := pass_cost(row))
+        and row.pass_cost
     ]

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from backend.results.intervals import Ratio
 from backend.results.result import Row
-from backend.results.scoreboard import Score
 
 NONE = DASH = "\N{EN DASH}"
 TIMES = "\N{MULTIPLICATION SIGN}"
@@ -16,10 +15,11 @@ TIMES = "\N{MULTIPLICATION SIGN}"
 #: Figures of the command line's table, which has little room.
 SUMMARY = [
     "speedup",
+    "whole_time",
     "ttft",
     "tpot",
-    "rate",
-    "tokens_per_forward",
+    "characters",
+    "tokens_per_pass",
     "pass_cost",
     "accepted",
     "tokens",
@@ -27,15 +27,6 @@ SUMMARY = [
 
 #: Positions of guesses that are written out.
 FEW = 8
-
-
-def duration(seconds: float) -> str:
-    """Seconds, in a unit that fits: 2.80 s, 45.1 ms."""
-    if seconds >= 0.9995:
-        return f"{seconds:.2f} s"
-    if seconds >= 0.1:
-        return f"{seconds * 1e3:.0f} ms"
-    return f"{seconds * 1e3:.1f} ms" if seconds >= 0.001 else f"{seconds * 1e3:.2f} ms"
 
 
 def rate(tokens_per_second: float) -> str:
@@ -91,7 +82,7 @@ class Unit:
 
 
 MILLISECONDS = Unit("ms", milliseconds)
-RATE = Unit("tokens/s", rate)
+RATE, CHARACTERS, OTHER = (Unit(name, rate) for name in ("tokens/s", "characters/s", "/s"))
 RATIO = Unit(TIMES, factor)
 MEAN = Unit("tokens", "{:.2f}".format)
 SHARE = Unit("%", "{:.0%}".format)
@@ -100,17 +91,14 @@ TOKENS = Unit("tokens", "{:,.0f}".format)
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure of a column: `compute` makes it, in `unit`, of the column's row of the result and
-    its score; None while it is unknown. docs/figures.md says what each is.
+    """One figure of a column: `value` makes it, in `unit`, of the column's row of the result; None
+    while it is unknown. docs/figures.md says what each is.
     """
 
     name: str
     title: str
     unit: Unit
-    compute: Callable[[Row, Score], float | None]
-
-    def value(self, row: Row) -> float | None:
-        return self.compute(row, row.score)
+    value: Callable[[Row], float | None]
 
     @property
     def summary(self) -> bool:
@@ -130,44 +118,44 @@ class Figure:
         return self.unit.cell(value) + (span(row.speedup) if self.name == "speedup" else "")
 
 
-def _drafting(_row: Row, score: Score) -> float | None:
-    return score.parts.get("draft", 0.0) / (score.seconds or 1) or None
+def _drafting(row: Row) -> float | None:
+    return row.until.parts.get("draft", 0.0) / (row.until.seconds or 1) or None
 
 
-def _mask_wait(_row: Row, score: Score) -> float | None:
+def _mask_wait(row: Row) -> float | None:
+    score = row.until
     return score.parts.get("mask", 0.0) / score.steps * 1e3 if score.masks else None
 
 
+def _per_token(row: Row) -> float | None:
+    return 1e3 / row.rate if row.rate and row.unit == "token" else None
+
+
+def _rate(unit: str) -> Callable[[Row], float | None]:
+    return lambda row: row.rate if row.rate and row.unit == unit else None
+
+
 FIGURES = (
-    Figure("speedup", "speed-up", RATIO, lambda row, _: row.speedup.value or None),
-    Figure("ttft", "TTFT", MILLISECONDS, lambda _, s: s.ttft * 1e3 if s.steps else None),
-    Figure("tpot", "TPOT", MILLISECONDS, lambda r, _: 1e3 / r.rate if r.rate else None),
-    Figure("rate", "tokens/s", RATE, lambda row, _: row.rate or None),
+    Figure("speedup", "speed-up", RATIO, lambda row: row.speedup.value or None),
+    Figure("whole_time", "whole time", RATIO, lambda row: row.whole_time or None),
+    Figure("ttft", "TTFT", MILLISECONDS, lambda r: r.score.ttft * 1e3 if r.score.steps else None),
+    Figure("tpot", "TPOT", MILLISECONDS, _per_token),
+    Figure("rate", "tokens/s", RATE, _rate("token")),
+    Figure("characters", "characters/s", CHARACTERS, _rate("character")),
+    Figure("baseline_rate", "baseline by then", OTHER, lambda row: row.baseline_rate or None),
+    Figure("tokens_per_pass", "tokens per pass", MEAN, lambda row: row.tokens_per_pass or None),
+    Figure("pass_cost", "time per pass", RATIO, lambda row: row.pass_cost or None),
     Figure(
-        "tokens_per_forward",
-        "tokens per pass",
-        MEAN,
-        lambda _, score: score.tokens_per_forward or None,
+        "accepted", "accepted", SHARE, lambda r: r.until.acceptance if r.until.drafted else None
     ),
-    Figure("pass_cost", "time per pass", RATIO, lambda row, _: pass_cost(row) or None),
-    Figure("accepted", "accepted", SHARE, lambda _, s: s.acceptance if s.drafted else None),
-    Figure("drafted", "guessed", TOKENS, lambda _, score: score.drafted or None),
+    Figure("drafted", "guessed", TOKENS, lambda row: row.until.drafted or None),
     Figure("drafting", "drafting", SHARE, _drafting),
-    Figure("forced", "forced", TOKENS, lambda _, s: float(s.forced) if s.masks else None),
+    Figure("forced", "forced", TOKENS, lambda r: float(r.until.forced) if r.until.masks else None),
     Figure("mask_wait", "mask wait", MILLISECONDS, _mask_wait),
-    Figure("reused", "reused", TOKENS, lambda _, score: score.reused or None),
-    Figure("rows", "rows", TOKENS, lambda _, score: score.rows or None),
-    Figure("tokens", "tokens", TOKENS, lambda _, score: score.length or None),
-    Figure("time", "time", MILLISECONDS, lambda _, score: score.seconds * 1e3 or None),
+    Figure("reused", "reused", TOKENS, lambda row: row.score.reused or None),
+    Figure("rows", "rows", TOKENS, lambda row: row.until.rows or None),
+    Figure("tokens", "tokens in all", TOKENS, lambda row: row.score.length or None),
 )
-
-
-def pass_cost(row: Row) -> float:
-    """How many times as long a pass of the column takes as one of the baseline; 0: unknown, and of
-    programs, whose passes also read.
-    """
-    gain = 0.0 if row.score.fed else row.speedup.value
-    return row.score.tokens_per_forward / gain if gain else 0.0
 
 
 def figure(name: str) -> Figure:

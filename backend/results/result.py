@@ -3,25 +3,25 @@
 A column's speed-up at a moment t is what it had written by then over what the baseline had written
 at the same reading of its own clock, both counted from their first tokens. While a race runs, t is
 now. In the end it is the photo finish: the first end among the columns that write the baseline's
-text. A column whose text ended before is measured at its own end.
+text. A column whose text ended before is measured at its own end. Every figure beside a speed-up is
+of the same moment, but for those that are named as the whole text's.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import inf
 from typing import Literal
 
+from backend.events import CUT_SHORT
 from backend.results.intervals import UNKNOWN, Commit, Ratio, paired
-from backend.results.scoreboard import ENDED, Difference, Score, Scoreboard, State
+from backend.results.scoreboard import ENDED, Score, Scoreboard, State
+from backend.results.texts import Sameness, Text, same_work, texts_of
 
 Unit = Literal["token", "character"]
 
-#: Of a column's text: the one that it must match; another although it must not be; another as it
-#: may be; not compared.
-Sameness = Literal["same", "changed", "different", ""]
-
-#: How a column's speed compares: "unclear" if its interval holds 1, "same work" if it did what the
-#: baseline does, "short" if it ended too soon to tell, "" while that is open.
+#: How a column's speed compares, once that is sure to stay so: "unclear" if its interval holds 1,
+#: "same work" if it did what the baseline does, "short" if it ended too soon to tell; else "".
 Verdict = Literal["baseline", "faster", "slower", "unclear", "same work", "short", ""]
 
 #: Others used more than BUSY of the machine, or so much (NOISY) that no speeds can be told apart.
@@ -31,23 +31,32 @@ BUSY, NOISY = 0.25, 0.5
 #: Where neither column has written so many tokens, there is no ratio of them.
 LEAST_TOKENS = 20
 
+#: Seconds by which sums of rounded times may differ.
+ROUNDING = 1e-6
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True)
 class Row:
-    """One column at its moment. `amount` is in the result's unit, behind the first token; `rate` in
-    tokens a second; `saved` in seconds, up to the moment, against the baseline (negative: lost).
-    `speedup` is 0 where there is none, `message` why the column failed.
+    """One column at its moment. `amount` is in the result's unit, behind the first token, `passes`
+    are those of the target that wrote it, and `baseline_amount` and `baseline_passes` the
+    baseline's by the same reading of its clock (0: there is none). `speedup` is 0 where there is
+    none, `whole_time` the same of whole texts, their prompts included; `message` why the column
+    failed.
     """
 
     column: int
     name: str
     state: State
-    amount: float
+    unit: Unit
     moment: float
+    amount: float
+    passes: float
+    baseline_amount: float
+    baseline_passes: float
     speedup: Ratio
+    whole_time: float
     verdict: Verdict
-    text: Sameness
-    difference: Difference | None
+    comparison: Text
     score: Score = field(repr=False)
 
     @property
@@ -55,15 +64,48 @@ class Row:
         return self.verdict == "baseline"
 
     @property
+    def text(self) -> Sameness:
+        return self.comparison.sameness
+
+    @property
     def rate(self) -> float:
-        """Up to the moment, as the speed-up is; of a program, whose unit is another, as a whole."""
-        if self.score.fed:
-            return self.score.tokens_per_second
+        """Of the unit in a second."""
         return self.amount / self.moment if self.moment else 0.0
 
     @property
-    def saved(self) -> float:
-        return self.moment * (self.speedup.value - 1) if self.speedup.value else 0.0
+    def baseline_rate(self) -> float:
+        """The baseline's up to the same moment."""
+        return self.baseline_amount / self.moment if self.moment else 0.0
+
+    @property
+    def tokens_per_pass(self) -> float:
+        """Tokens that a pass of the target wrote; 0: unknown, and of programs, whose passes read
+        too.
+        """
+        return self.amount / self.passes if self.passes and self.unit == "token" else 0.0
+
+    @property
+    def pass_cost(self) -> float:
+        """How many times as long a pass takes as one of the baseline; 0: unknown."""
+        known = self.tokens_per_pass and self.speedup.value
+        return self.baseline_passes / self.passes if known else 0.0
+
+    @cached_property
+    def until(self) -> Score:
+        """The steps that had ended by the moment, folded."""
+        score, part = (
+            self.score,
+            Score(clock=self.score.clock, prompt_tokens=self.score.prompt_tokens),
+        )
+        moment = self.moment + (score.ttft if self.unit == "token" else 0.0)
+        for each in score.moments:
+            if each.clock > moment + ROUNDING:
+                break
+            if each.step:
+                part.seconds = each.clock - each.step.seconds["total"]
+                part.add(each.step)
+                part.moments[-1].proposed = each.proposed
+        return part
 
     @property
     def message(self) -> str:
@@ -72,49 +114,82 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """`rows` are in the order of the columns. `winner` is the column with the highest speed-up of
-    those with the baseline's text that are shown to be faster. `texts`: whether those that must
-    match do. `moment` is the t of the whole race, in seconds behind the first token, None before
-    there is one; `finished`: it is the photo finish. A program's unit is the character.
+    """`rows` are in the order of the columns. `final`: all columns have ended by themselves, and it
+    is known who else used the machine. Only then `leaders` has columns with the baseline's text
+    that are shown to be faster, the fastest first: behind it those that are not shown to be slower.
+    `texts`: whether those that must match do. `moment` is the t of the whole race, in seconds
+    behind the first token, None before there is one; `finished`: it is the photo finish. A
+    program's unit is the character.
     """
 
     rows: tuple[Row, ...]
-    winner: int | None
+    leaders: tuple[int, ...]
     doubt: Doubt
     texts: Literal["same", "changed", ""]
     moment: float | None
     finished: bool
+    final: bool
     unit: Unit
 
     @property
     def baseline(self) -> Row | None:
         return next((row for row in self.rows if row.baseline), None)
 
+    def wrote_baseline_text(self, row: Row) -> bool:
+        """True if the column's text is the baseline's, as far as both go."""
+        return self.baseline is not None and row.comparison.like == self.baseline.column
+
 
 def result_of(board: Scoreboard) -> Result:
     """What the events so far come to."""
     unit: Unit = "character" if any(score.fed for score in board.scores) else "token"
     progress = [progress_of(score, unit) for score in board.scores]
+    texts = texts_of(board)
     ends = [commits[-1].clock for commits in progress if commits]
-    finish = _photo_finish(board, progress)
+    finish = _photo_finish(board, progress, texts)
     others = board.conditions.others if board.conditions else 0.0
     doubt: Doubt = "noisy" if others > NOISY else "busy" if others > BUSY else ""
-    rows = tuple(_row(board, index, progress, finish, doubt) for index in range(len(board.columns)))
-    faster = [row for row in rows if row.verdict == "faster" and _keeps_text(board, row)]
-    compared = [
-        row.text
-        for row in rows
-        if row.text and board.must_match(row.column) and row.state != "failed"
-    ]
-    return Result(
+    cut = any(score.reason in CUT_SHORT for score in board.scores)
+    final = board.ended and board.conditions is not None and not cut
+    judged = final and doubt != "noisy"
+    rows = tuple(
+        _row(board, index, progress, finish, texts[index], unit, judged=judged)
+        for index in range(len(board.columns))
+    )
+    compared = {row.text for row in rows} - {"", "different"}
+    result = Result(
         rows,
-        max(faster, key=lambda row: row.speedup.value).column if faster else None,
+        (),
         doubt,
         ("changed" if "changed" in compared else "same") if compared else "",
         max(ends, default=None) if finish is None else finish,
         finish is not None,
+        final,
         unit,
     )
+    return replace(result, leaders=_leaders(result, progress))
+
+
+def _leaders(result: Result, progress: Sequence[Sequence[Commit]]) -> tuple[int, ...]:
+    """The fastest of the columns with the baseline's text, if it is shown to be faster, and behind
+    it those of which it is not shown that they are slower.
+    """
+    compared = sorted(
+        (
+            row
+            for row in result.rows
+            if row.verdict in ("faster", "unclear") and result.wrote_baseline_text(row)
+        ),
+        key=lambda row: -row.speedup.value,
+    )
+    if not compared or compared[0].verdict != "faster":
+        return ()
+    best, others = compared[0], compared[1:]
+    ahead = [
+        (row, paired(progress[best.column], progress[row.column], min(best.moment, row.moment)))
+        for row in others
+    ]
+    return (best.column, *(row.column for row, ratio in ahead if not ratio.above))
 
 
 def progress_of(score: Score, unit: Unit) -> list[Commit]:
@@ -136,31 +211,27 @@ def progress_of(score: Score, unit: Unit) -> list[Commit]:
         elif not commits:
             commits.append(Commit(0.0, score.ahead, step.rows, step.calls))
         else:
-            clock = moment.clock - score.ttft
-            commits.append(Commit(clock, moment.tokens, step.rows, step.calls))
+            clock, passes = moment.clock - score.ttft, score.passes_of(step)
+            commits.append(Commit(clock, moment.tokens, step.rows, step.calls, passes))
     return commits
 
 
-def _photo_finish(board: Scoreboard, progress: Sequence[Sequence[Commit]]) -> float | None:
-    """When the first of the columns that write the baseline's text ended; None: none has."""
-    base = board.baseline_index
+def _photo_finish(
+    board: Scoreboard, progress: Sequence[Sequence[Commit]], texts: Sequence[Text]
+) -> float | None:
+    """When the first of the columns that write the baseline's text ended, by promise while the
+    baseline itself still writes; None: none has.
+    """
+    if (base := board.baseline_index) is None:
+        return None
+    known = board.baseline.state in ENDED
     ends = [
         progress[i][-1].clock
         for i, score in enumerate(board.scores)
-        if score.state == "done"
-        and score.reason != "photo finish"
-        and progress[i]
-        and (i == base or (board.keeps_text(i) and sameness(board, i) != "changed"))
+        if score.state == "done" and score.reason != "photo finish" and progress[i]
+        if texts[i].like == base and (known or same_work(board, i, base))
     ]
-    return None if base is None else min(ends, default=None)
-
-
-def _keeps_text(board: Scoreboard, row: Row) -> bool:
-    """True if the column wrote the baseline's text, by promise or under a grammar of its own."""
-    if row.text == "changed":
-        return False
-    alike = row.text == "same" and board.reference(row.column) == board.baseline_index
-    return alike or board.keeps_text(row.column)
+    return min(ends, default=None)
 
 
 def _row(
@@ -168,60 +239,67 @@ def _row(
     index: int,
     progress: Sequence[Sequence[Commit]],
     finish: float | None,
-    doubt: Doubt,
+    text: Text,
+    unit: Unit,
+    *,
+    judged: bool,
 ) -> Row:
     score, base, own = board.scores[index], board.baseline_index, progress[index]
     theirs = progress[base] if base is not None else []
     ends = [commits[-1].clock for commits in (own, theirs) if commits]
     moment = min([*ends, inf if finish is None else finish]) if ends else 0.0
-    over = finish is not None or score.state in ENDED
+    (amount, passes), (their_amount, their_passes) = at(own, moment), at(theirs, moment)
     ratio = UNKNOWN
-    longest = max(amount_at(own, moment), amount_at(theirs, moment))
-    if index != base and score.state != "failed" and own and theirs and longest >= LEAST_TOKENS:
-        ratio = paired(own, theirs, moment, over=over)
+    enough = max(amount, their_amount) >= LEAST_TOKENS
+    if index != base and score.state != "failed" and own and theirs and enough:
+        ratio = paired(own, theirs, moment, over=finish is not None or score.state in ENDED)
         if score.clock != board.baseline.clock:  # another machine's time
             ratio = Ratio(ratio.value)
+    whole = text.sameness == "same" and text.like == base and score.clock == board.baseline.clock
     return Row(
         index,
         board.name(index),
         score.state,
-        amount_at(own, moment),
+        unit,
         moment,
+        amount,
+        passes,
+        their_amount,
+        their_passes,
         Ratio(1.0) if index == base and own else ratio,
-        _verdict(board, index, ratio, doubt),
-        sameness(board, index),
-        board.difference(index),
+        board.baseline.seconds / score.seconds if whole and score.seconds else 0.0,
+        _verdict(board, index, ratio, judged=judged),
+        text,
         score,
     )
 
 
-def amount_at(commits: Sequence[Commit], moment: float) -> float:
-    """What a column had written at a moment; a step that was under way counts by its share."""
-    amount, before = 0.0, 0.0
+def at(commits: Sequence[Commit], moment: float) -> tuple[float, float]:
+    """What a column had written at a moment, and in how many passes; a step that was under way
+    counts by its share.
+    """
+    amount, passes, before = 0.0, 0.0, 0.0
     for commit in commits:
+        share = 1.0
         if commit.clock > moment:
-            return amount + commit.tokens * (moment - before) / (commit.clock - before)
-        amount, before = amount + commit.tokens, commit.clock
-    return amount
+            share = (moment - before) / (commit.clock - before)
+        amount, passes = amount + share * commit.tokens, passes + share * commit.passes
+        if commit.clock > moment:
+            break
+        before = commit.clock
+    return amount, passes
 
 
-def _verdict(board: Scoreboard, index: int, ratio: Ratio, doubt: Doubt) -> Verdict:
-    score = board.scores[index]
-    if index == board.baseline_index:
-        return "baseline"
-    if board.control(index):
+def _verdict(board: Scoreboard, index: int, ratio: Ratio, *, judged: bool) -> Verdict:
+    """`judged`: speeds are told apart in this race."""
+    base, score, column = board.baseline_index, board.scores[index], board.columns[index]
+    if base is None or index == base:
+        return "" if base is None else "baseline"
+    idle = column.plain or (score.decision.plain and not score.drafted)
+    if idle and same_work(board, index, base):  # chance alone has made it faster or slower
         return "same work"
-    if doubt == "noisy" or score.state == "failed" or score.clock != board.baseline.clock:
+    if not judged or score.state == "failed" or score.clock != board.baseline.clock:
         return ""
     if ratio.known:
         return "faster" if ratio.above else "slower" if ratio.below else "unclear"
-    return "short" if score.state in ENDED and board.baseline_index is not None else ""
-
-
-def sameness(board: Scoreboard, index: int) -> Sameness:
-    """How the column's text compares with its reference's, as far as both have come."""
-    if not board.compared(index):
-        return ""
-    if board.difference(index) is None:
-        return "same"
-    return "changed" if board.must_match(index) else "different"
+    return "short"

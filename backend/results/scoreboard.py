@@ -171,12 +171,11 @@ class Score:
         if not self.steps:
             self.ahead = min(step.origins.count("forced"), max(count - 1, 0))
             self.ttft, self.first_block = self.seconds, count - self.ahead
-        elif step.rows:
-            self.passes += 1
-            self.widths[step.rows] += 1
+        else:
+            self.passes += self.passes_of(step)
             self.calls += step.calls
-        elif self.clock != "network":  # over which nobody knows how many passes came together
-            self.passes += count - step.accepted
+            if step.rows:
+                self.widths[step.rows] += 1
         self.state, self.prefilled = "decoding", self.prompt_tokens
         self.steps += 1
         self.moments.append(Moment(self.seconds, step.spans, self.steps, step))
@@ -190,6 +189,13 @@ class Score:
         for part in PARTS:
             if part in step.seconds:
                 self.parts[part] = self.parts.get(part, 0.0) + step.seconds[part]
+
+    def passes_of(self, step: Step) -> int:
+        """Passes of the target in a step behind the first one; 0: unknown."""
+        if step.rows:
+            return 1
+        # Over a network nobody knows how many came together.
+        return 0 if self.clock == "network" else len(step.origins) - step.accepted
 
     @property
     def spans(self) -> list[list[str]]:
@@ -206,20 +212,7 @@ class Score:
         return {k: v if len(v) > 1 else v[0] for k, v in self.slots.items()}
 
     @property
-    def tpot(self) -> float:
-        """Seconds per output token after the first one; 0 while there are none. Tokens that the
-        first step brought beside it count if a grammar forced them, else they are of the TTFT.
-        """
-        later = self.length - max(self.first_block, 1)
-        return (self.seconds - self.ttft) / later if later > 0 else 0.0
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Decode speed: 1 / TPOT."""
-        return 1 / self.tpot if self.tpot else 0.0
-
-    @property
-    def tokens_per_forward(self) -> float:
+    def tokens_per_pass(self) -> float:
         """Committed tokens per target forward pass, prefill not counted; 0 while there are none."""
         return (self.length - self.first_block) / self.passes if self.passes else 0.0
 
@@ -235,36 +228,20 @@ class Score:
 
     @property
     def positions(self) -> list[tuple[int, int]]:
-        """Of guesses 1, 2, 3, ... of a round, forced tokens not counted, how many rounds offered
-        one, and in how many it was accepted. A tree offers a guess at a position if any of its
-        paths is so long. []: unknown.
+        """At places 1, 2, 3, ... behind the text, forced tokens not counted, how many guesses were
+        made, and how many of them were accepted; of a tree, those of all its paths. []: unknown.
         """
-        rounds: list[tuple[int, int]] = []
+        offered, accepted = Counter[int](), Counter[int]()
         for moment in self.moments:
             step, proposed = moment.step, moment.proposed
             if step and step.drafted:  # 0: nothing was guessed, or a library does not say how much
-                depth = step.drafted
-                if proposed:  # its forced tokens are a chain in front of the guesses
-                    forced = len(proposed.depths) - step.drafted
-                    depth = max(proposed.depths, default=0) - forced
-                rounds.append((max(depth, step.accepted), step.accepted))
-        longest = min(max((offered for offered, _ in rounds), default=0), MOST_POSITIONS)
-        return [
-            (sum(k >= i for k, _ in rounds), sum(k >= i for _, k in rounds))
-            for i in range(1, longest + 1)
-        ]
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """The first token, or character, at which a column departs from its reference.
-
-    `gap` is the distance between the reference's two best scores there: near zero means that
-    rounding decided, anything else a real difference; infinite: unknown.
-    """
-
-    index: int
-    gap: float
+                chain = list(range(1, min(step.drafted, MOST_POSITIONS) + 1))
+                depths = proposed.depths if proposed else chain
+                forced = max(len(depths) - step.drafted, 0)  # a chain in front of the guesses
+                offered.update(depth - forced for depth in depths[forced:])
+                accepted.update(chain[: step.accepted])
+        longest = min(max(offered, default=0), MOST_POSITIONS)
+        return [(offered[i], accepted[i]) for i in range(1, longest + 1)]
 
 
 class Scoreboard:
@@ -275,7 +252,6 @@ class Scoreboard:
         self.scores = [Score() for _ in self.columns]
         self.preparing = ""
         self.conditions: Conditions | None = None
-        self._agreed: Counter[tuple[int, int]] = Counter()
 
     def add(self, event: Event) -> None:
         self.preparing = event.text if isinstance(event, Preparing) else ""
@@ -319,79 +295,3 @@ class Scoreboard:
         """The score of the column that others are compared with; an empty one if there is none."""
         index = self.baseline_index
         return Score() if index is None else self.scores[index]
-
-    def reference(self, index: int) -> int | None:
-        """The column whose text column `index` is compared with: the plain one with the same
-        grammar on the same weights, or else the baseline; None if there is no such other column.
-        """
-        own, base = self.columns[index], self.baseline_index
-        if index == base:
-            return None
-        for i, (column, score) in enumerate(zip(self.columns, self.scores, strict=True)):
-            alike = column.plain and column.grammar == own.grammar and self._same_weights(i, index)
-            if i != index and alike and not own.plain and score.state != "failed":
-                return i
-        return base
-
-    def _same_weights(self, one: int, other: int) -> bool:
-        """True if both are known to run the same model on the same engine, precision and device."""
-        spec = self.scores[one].spec
-        return bool(spec) and spec == self.scores[other].spec
-
-    def by_text(self, index: int) -> bool:
-        """True if texts are compared, not tokens, because the ids of the column are unknown."""
-        return self.reference(index) is not None and not self.scores[index].tokenizer
-
-    def sides(self, index: int) -> tuple[Sequence[int | str], Sequence[int | str]]:
-        """What the column and its reference wrote, as it can be compared: ids, or characters."""
-        reference, own = self.reference(index), self.scores[index]
-        if reference is None:
-            return (), ()
-        base = self.scores[reference]
-        if own.tokenizer and own.tokenizer == base.tokenizer:  # an id means the same in both
-            return own.tokens, base.tokens
-        return (own.text, base.text) if self.by_text(index) else ((), ())
-
-    def compared(self, index: int) -> int:
-        """How many of the column's tokens, or characters, could be compared."""
-        return min(map(len, self.sides(index)))
-
-    def difference(self, index: int) -> Difference | None:
-        """Where column `index` departs from its reference; None as far as both have come."""
-        reference, (ours, theirs) = self.reference(index), self.sides(index)
-        compared = min(len(ours), len(theirs))
-        if reference is None or not compared:
-            return None
-        base = self.scores[reference]
-        agreed = self._agreed[index, reference]  # known since an earlier look
-        while agreed < compared and ours[agreed] == theirs[agreed]:
-            agreed += 1
-        self._agreed[index, reference] = agreed
-        if agreed == compared:
-            return None
-        exact = not self.by_text(index) and agreed < len(base.gaps)
-        return Difference(agreed, base.gaps[agreed] if exact else inf)
-
-    def must_match(self, index: int) -> bool:
-        """True if the column must write what its reference writes."""
-        reference = self.reference(index)
-        if reference is None or not self.scores[index].keeps_text:
-            return False
-        alike = self.columns[reference].grammar == self.columns[index].grammar
-        return alike and self._same_weights(index, reference)
-
-    def keeps_text(self, index: int) -> bool:
-        """True if the column promises the baseline's text: no grammar, and the same weights."""
-        base = self.baseline_index
-        alike = base is None or index == base or self._same_weights(index, base)
-        return alike and self.columns[index].grammar is None and self.scores[index].keeps_text
-
-    def control(self, index: int) -> bool:
-        """True if the column does what the baseline does, on the same weights: chance alone has
-        made it faster or slower.
-        """
-        base, column, score = self.baseline_index, self.columns[index], self.scores[index]
-        if base is None or index == base or column.grammar != self.columns[base].grammar:
-            return False
-        idle = column.plain or (score.decision.plain and not score.drafted)
-        return idle and self._same_weights(index, base)

@@ -9,70 +9,84 @@ from backend.events import Conditions
 from backend.results.figures import (
     by_position,
     counted,
-    duration,
     factor,
+    likely,
     listed,
-    pass_cost,
     rate,
-    span,
 )
-from backend.results.result import Doubt, Result, Row
+from backend.results.result import Result, Row
 from backend.results.scoreboard import ENDED, Score, Scoreboard
 
 #: Of "Why?" at most.
 MOST_REASONS = 5
 
-_MARKS = {"same": "same text", "changed": "text changed", "different": "different text", "": ""}
+_MARKS = {
+    "same": "same text",
+    "so far": "same so far",
+    "changed": "text changed",
+    "different": "different text",
+    "": "",
+}
+_JUDGED = {"invalid": "valid", "unchecked": "checked"}
 
 #: Which clock times a column that a server writes.
 _CLOCKS = {"server": "timed by the server", "network": "timed over the network"}
 
 
 def headline(board: Scoreboard, result: Result) -> str:
-    """Who won, by how much, and whether the texts are the same; before the end, what happens."""
+    """What failed, who won, by how much, and which texts are the same; before the end, what
+    happens.
+    """
     rows, messages = result.rows, {row.message for row in result.rows}
     if all(row.state == "failed" for row in rows):
         return messages.pop() if len(messages) == 1 else "No column finished."
-    if not (result.finished or board.ended):
+    if not board.ended:
         return "Columns take turns; each is timed only while it computes."
-    early = "Stopped early." if any(row.state == "stopped" for row in rows) else ""
     failed = [row.name for row in rows if row.state == "failed"]
     failures = f"{listed(failed)} failed." if failed else ""
-    return " ".join(filter(None, (early, _speed(board, result), _texts(result), failures)))
+    early = "Stopped early." if any(row.state == "stopped" for row in rows) else ""
+    speed = _speed(board, result) if result.final else ""
+    return " ".join(filter(None, (failures, early, speed, _texts(result))))
 
 
 def _speed(board: Scoreboard, result: Result) -> str:
     base = result.baseline
+    if base is None or len(result.rows) == 1:
+        best = max(result.rows, key=lambda row: row.rate)
+        wrote = f"{best.name} wrote {_pace(best)}"
+        missing = "" if base else "; no KV reuse column ran, so there are no speed-ups"
+        return f"{wrote}{missing}." if best.rate else ""
     if result.doubt == "noisy":
         return f"Too noisy to tell: {_others(board.conditions)}."
-    if base is None:
-        best = max(result.rows, key=lambda row: row.rate)
-        wrote = f"{best.name} wrote {rate(best.rate)} tokens a second"
-        return f"{wrote}; no KV reuse column ran, so there are no speed-ups." if best.rate else ""
-    if result.winner is not None:
-        best = result.rows[result.winner]
-        much = f"{factor(best.speedup.value)} as fast as {base.name}{span(best.speedup)}"
-        return f"{best.name} wins: {much}."
+    if result.leaders:
+        best = [result.rows[index] for index in result.leaders]
+        names, much = listed([row.name for row in best]), [likely(row.speedup) for row in best]
+        verb = "wins" if len(best) == 1 else "share the lead"
+        return f"{names} {verb}: {listed(much)} as fast as {base.name}."
     if not any(row.speedup.known for row in result.rows if row is not base):
-        return "The texts are too short to compare speeds." if len(result.rows) > 1 else ""
+        return "The race was too short to compare speeds."
     return f"No column with the same text is measurably faster than {base.name}."
 
 
+def _pace(row: Row) -> str:
+    """Units a second, and beside them the baseline's by the same reading of its clock."""
+    beside = f" against {rate(row.baseline_rate)}" if row.baseline_rate and not row.baseline else ""
+    return f"{rate(row.rate)}{beside} {row.unit}s/s"
+
+
 def _texts(result: Result) -> str:
-    if result.texts == "changed":
-        changed = [row.name for row in result.rows if row.text == "changed"]
+    """How many texts were written, and by whom."""
+    if changed := [row.name for row in result.rows if row.text == "changed"]:
         return f"The text changed in {listed(changed)}."
-    if result.texts == "":
-        return ""
-    others = [row.name for row in result.rows if row.text == "different"]
-    cut = any(_cut(row) for row in result.rows)
-    same = f"texts are identical{' as far as they go' if cut else ''}."
-    return f"{listed(others)} wrote another text; the other {same}" if others else f"All {same}"
-
-
-def _cut(row: Row) -> bool:
-    """True if there is, or would be, more of the column's text."""
-    return row.text == "same" and (row.state != "done" or row.score.reason == "photo finish")
+    classes: dict[int, list[str]] = {}
+    for row in result.rows:
+        if row.comparison.like is not None:
+            classes.setdefault(row.comparison.like, []).append(row.name)
+    if len(classes) == 1 and result.texts:
+        cut = any(row.text == "so far" for row in result.rows)
+        return f"All texts are identical{', as far as they go' if cut else ''}."
+    groups = "; ".join(listed(names) for names in classes.values())
+    return f"{len(classes)} different texts: {groups}." if len(classes) > 1 else ""
 
 
 def doubt(board: Scoreboard, result: Result) -> str:
@@ -91,39 +105,34 @@ def taken_by_others(conditions: Conditions) -> str:
     return f"other programs used {conditions.others:.0%} of {cores}"
 
 
-def mark(row: Row) -> str:
-    """How the column's text compares, in two words; "" if there is nothing to compare it with."""
+def mark(board: Scoreboard, row: Row) -> str:
+    """How the column's text compares; "" if there is nothing to compare it with."""
     judged = row.score.judged
-    if judged and judged.verdict == "invalid":
-        return "not valid"
-    return "same so far" if _cut(row) else _MARKS[row.text]
+    if judged and judged.verdict != "valid":
+        return f"not {_JUDGED[judged.verdict]}"
+    if row.text in ("same", "so far"):
+        return f"{_MARKS[row.text]} as {board.name(row.comparison.like or 0)}"
+    return _MARKS[row.text]
 
 
-def beside(row: Row, doubt: Doubt = "") -> str:
-    """What stands beside the speed-up: tokens a second, and the seconds saved or lost, but in a
-    noisy race.
-    """
-    parts = [f"{rate(row.rate)} tokens/s"] if row.rate else []
-    same = not row.baseline and row.text != "different"
-    if row.speedup.value and same and doubt != "noisy":
-        parts.append(f"{duration(abs(row.saved))} {'saved' if row.saved > 0 else 'lost'}")
-    return ", ".join(parts)
+def beside(row: Row) -> str:
+    """What stands beside the speed-up: how much it wrote in a second."""
+    return _pace(row) if row.rate else ""
 
 
 def comparison(board: Scoreboard, row: Row) -> str:
-    """Whether the column wrote what its reference wrote, and where not; "" while unknown."""
-    reference = board.reference(row.column)
-    if row.message or reference is None or not row.score.steps:
+    """Which column's text it wrote, or where it departs from that; "" while unknown."""
+    text = row.comparison
+    if row.message or text.other is None or text.comparison is None:
         return ""
-    name, base = board.name(reference), board.scores[reference]
-    unit = "character" if board.by_text(row.column) else "token"
-    if not row.text:
-        return f"not compared with {name}: its tokens are others" if base.steps else ""
-    if row.difference is None:
-        return f"identical to {name} ({counted(board.compared(row.column), unit)})"
-    gap = row.difference.gap
-    apart = f" (scores {gap:.2g} apart)" if isfinite(gap) and row.text == "changed" else ""
-    return f"differs from {name} at {unit} {row.difference.index + 1}{apart}{_rounding(row)}"
+    name, unit = board.name(text.other), text.comparison.unit
+    different = text.comparison.difference
+    if different is None:
+        far = "identical to" if text.comparison.whole else "so far identical to"
+        return f"{far} {name} ({counted(text.comparison.agreed, unit)})"
+    apart = f" (scores {different.gap:.2g} apart)" if isfinite(different.gap) else ""
+    apart = apart if row.text == "changed" else ""
+    return f"differs from {name} at {unit} {different.index + 1}{apart}{_rounding(row)}"
 
 
 def _rounding(row: Row) -> str:
@@ -141,8 +150,7 @@ def validity(score: Score) -> str:
     judged = score.judged
     if judged is None or judged.verdict == "valid":
         return "valid against its schema" if judged else ""
-    what = "checked" if judged.verdict == "unchecked" else "valid"
-    return f"not {what} against its schema: {judged.why}"
+    return f"not {_JUDGED[judged.verdict]} against its schema: {judged.why}"
 
 
 def outcome(board: Scoreboard, row: Row) -> str:
@@ -166,15 +174,16 @@ def why(board: Scoreboard, row: Row) -> str:
         return "; ".join([*declined[:1], "it did what KV reuse does", *alone])
     if score.fed:
         return f"it computed {counted(score.rows, 'token')} in {counted(score.steps, 'pass')}"
-    if not (cost := pass_cost(row)):
+    if not row.pass_cost:
         return "; ".join(alone)
-    wrote, long = f"{score.tokens_per_forward:.2f} tokens per pass", f"{factor(cost)} the time"
+    wrote = f"{row.tokens_per_pass:.2f} tokens per pass"
+    long = f"{factor(row.pass_cost)} the time"
     parts = [f"{wrote} \N{DIVISION SIGN} {long} = {factor(row.speedup.value)}"]
-    if score.drafted:
-        shares = by_position(score.positions)
-        parts.append(f"{score.acceptance:.0%} of its guesses were accepted (by position {shares})")
-    if score.forced:
-        parts.append(f"its grammar forced {counted(score.forced, 'token')}")
+    if row.until.drafted:
+        shares, accepted = by_position(row.until.positions), row.until.acceptance
+        parts.append(f"{accepted:.0%} of its guesses were accepted (by position {shares})")
+    if row.until.forced:
+        parts.append(f"its grammar forced {counted(row.until.forced, 'token')}")
     if not board.columns[row.column].strategy.keeps_cache:
         parts.append("each pass computes the whole text again")
     return "; ".join([*parts, *alone])

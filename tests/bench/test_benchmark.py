@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -22,14 +23,24 @@ from backend.bench.plan import Plan
 from backend.bench.prompts import PROMPTS, Prompt
 from backend.bench.rows import Figures, Row, RowFile, remaining, row_of
 from backend.bench.runner import raced, run, wait_for_quiet
-from backend.bench.summary import HEADINGS, ColumnResult, cells, failures, measured, results
+from backend.bench.summary import (
+    HEADINGS,
+    ColumnResult,
+    cells,
+    conclusion,
+    failures,
+    measured,
+    results,
+)
 from backend.errors import DerbyError
 from backend.events import Conditions, Event, Failed, Finished
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
+from backend.results.result import NOISY
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import parse_column
 from backend.types import ModelSpec, Request
+from page.bench import outputs_of
 
 LOOP = ModelSpec("fake-loop", "fake")
 MODELS = LoadedModels()
@@ -107,6 +118,8 @@ def test_an_interrupted_run_goes_on_and_comes_to_the_same(tmp_path: Path) -> Non
     assert [len(row.turns) for row in rows] == [1, 1, 3]
     for one, other in zip(measured(of, rows), measured(of, rows_of(of)), strict=True):
         assert (one.column, one.prompt) == (other.column, other.prompt)
+        assert one.figures
+        assert other.figures
         assert one.figures.accepted == other.figures.accepted
         assert one.figures.equal
     assert go_on(file, of, lambda _: pytest.fail("measured again")) == rows
@@ -162,20 +175,41 @@ def test_every_column_is_compared_with_kv_reuse_in_all_and_by_category() -> None
         assert len(cells(result)) == len(HEADINGS)
         if result.column == "KV reuse":
             assert (result.speedup, result.acceptance) == (1.0, None)
-            assert result.tokens_per_forward == 1.0
+            assert result.tokens_per_pass == 1.0
 
 
-def test_a_failed_column_is_named_and_the_others_are_measured() -> None:
-    of = plan("lookup", "stateless", prompts=1)
-    board = here(of.jobs[0].race)
-    board.add(Failed(1, "The device is gone."))
-    rows = [row_of(of, of.jobs[0], [board])]
-    assert [one.column for one in measured(of, rows)] == ["KV reuse", "Stateless"]
-    assert len(failures(of, rows)) == 1
-    board.add(Failed(0, "Gone too."))
-    rows = [row_of(of, of.jobs[0], [board])]
-    assert measured(of, rows) == [], "there is nothing to compare with"
+def test_a_failed_column_is_named_and_stands_in_the_table_beside_the_others() -> None:
+    of = plan("lookup", "stateless", prompts=2)
+    boards = [here(job.race) for job in of.jobs]
+    for board in boards:
+        board.add(Failed(1, "The device is gone."))
+    rows = [row_of(of, job, [board]) for job, board in zip(of.jobs, boards, strict=True)]
+    assert failures(of, rows) == ["Prompt lookup, 2 prompts: The device is gone."]
+    base, failed, other = results(measured(of, rows))[:3]
+    assert (failed.prompts, failed.left_out, failed.equal, failed.speedup) == (2, 2, 0, None)
+    assert {len(cells(base)), len(cells(failed))} == {len(HEADINGS)}
+    status, table, csv = outputs_of(of, rows, over=True)
+    assert "The device is gone." in status
+    assert (len(table), len(csv.splitlines())) == (3, 1 + 2 * 2), "who failed has no figures"
+    assert (base.equal, other.equal) == (2, 2)
+    boards[0].add(Failed(0, "Gone too."))
+    rows = [row_of(of, of.jobs[0], boards[:1])]
+    assert not any(one.figures for one in measured(of, rows)), "there is nothing to compare with"
     assert len(failures(of, rows)) == 2
+
+
+@pytest.mark.parametrize(("others", "doubt"), [(0.0, ""), (0.3, "30%"), (0.7, "70%")])
+def test_a_benchmark_on_a_noisy_machine_names_no_faster_column(others: float, doubt: str) -> None:
+    of = replace(plan("lookup"), prompts=tuple(Prompt("any", text) for text in "abcd"))
+    rows = list[Row]()
+    for job, speed in zip(of.jobs, (1.9, 2.0, 2.0, 2.1), strict=True):
+        columns = clocked(0, [1.0] * 41), clocked(1, [1.0] + [1 / speed] * 40)
+        board = board_of("kv lookup", *chain(*columns), Conditions(2, others))
+        rows.append(row_of(of, job, [board, board]))
+    sentence = conclusion(results(measured(of, rows)), rows)
+    assert ("Prompt lookup 2.00" in sentence) == (others <= NOISY)
+    assert doubt in sentence
+    assert bool(doubt) == ("other programs" in sentence)
 
 
 def clocked(column: int, seconds: Sequence[float]) -> list[Event]:
@@ -214,7 +248,7 @@ def test_shares_are_of_all_guesses_and_only_an_own_clock_has_an_interval(clock: 
         speedup=1.0,
         ttft=9.0,
         tpot=9.0,
-        tokens_per_forward=1.0,
+        tokens_per_pass=1.0,
         drafted=0,
         accepted=0,
         equal=True,
@@ -231,12 +265,13 @@ def test_shares_are_of_all_guesses_and_only_an_own_clock_has_an_interval(clock: 
     assert len(results(measured(of, rows))) == 2, "one category is all there is"
     result = results(measured(of, rows))[1]
     assert (result.speedup, result.acceptance) == (3.0, 10 / 50), "0: too short to tell"
+    assert result.left_out == 1
     assert (result.interval is None) == (clock == "server")
 
 
 def test_a_short_answer_says_nothing_of_speed() -> None:
     result = compared("a", [[1.0] + [0.5] * 8], tokens=9)
-    assert (result.speedup, result.equal) == (None, 1)
+    assert (result.speedup, result.left_out, result.equal) == (None, 1, 1)
 
 
 @pytest.mark.parametrize(

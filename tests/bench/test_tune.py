@@ -36,7 +36,7 @@ def test_a_prediction_for_k_is_what_a_run_with_k_finds() -> None:
     for k in range(1, 9):
         per_forward, speedup = predict([far], k, CURVE)
         right = 1 + min(k, 4)
-        assert per_forward == pytest.approx(scripted(k, 4).tokens_per_forward, rel=0.06)
+        assert per_forward == pytest.approx(scripted(k, 4).tokens_per_pass, rel=0.06)
         assert per_forward == pytest.approx(right, rel=0.05)
         assert speedup == pytest.approx(right * CURVE.one_row / CURVE(1 + k), rel=0.05)
 
@@ -59,7 +59,7 @@ def test_tuning_measures_every_family_and_names_none_that_is_not_shown_to_be_fas
     assert not any("trained" in name for name in names), "the fake has no trained draft"
     assert tuning.best == "kv", "two prompts show of no setting that it is faster"
     far = tuning.rows[names.index("lookup:k=16")]
-    assert far.tokens_per_forward > 1.5, "this model repeats itself"
+    assert far.tokens_per_pass > 1.5, "this model repeats itself"
     assert far.measured
     assert [row for row in tuning.rows if row.measured is None], "not every K is run"
 

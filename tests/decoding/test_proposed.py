@@ -163,6 +163,18 @@ def test_what_is_accepted_behind_the_end_is_not_committed(length: int) -> None:
     assert (len(ended.tokens), ended.path, ended.chosen) == (8, list(range(length + 1)), "")
 
 
+def test_what_the_model_gave_a_token_is_told_whatever_a_grammar_allows() -> None:
+    """A brace that a grammar left no choice about was 100 % likely; the model had given it 78 %."""
+    constraint = compile_grammar(shipped()["json"], ENGINE.tokenizer)
+    column = run(ENGINE, Request("x", max_new_tokens=1, top=5), constraint=constraint)
+    ((step, proposal),) = pairs(column.events)
+    weights = np.exp(ENGINE.logits(PROMPT).astype(np.float64))
+    shares = {piece: share for piece, share in proposal.top[0]}  # noqa: C416
+    expected = weights[step.tokens[0]] / weights.sum()
+    assert shares[PIECE(step.tokens[0])] == pytest.approx(expected, rel=6e-3)
+    assert max(shares.values()) == pytest.approx(weights.max() / weights.sum(), rel=6e-3)
+
+
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.3])
 @pytest.mark.parametrize("promise", ["text", "distribution"])
 def test_the_most_probable_tokens_are_the_targets(temperature: float, promise: str) -> None:

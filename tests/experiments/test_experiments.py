@@ -23,13 +23,15 @@ def test_every_experiment_says_what_it_takes(name: str) -> None:
     assert CliRunner().invoke(app, [name, "--help"]).exit_code == 0
 
 
-def test_the_interval_of_a_column_against_itself_is_counted() -> None:
+def test_intervals_are_counted_that_hold_what_repeats_show() -> None:
     command = ["coverage", "--engine", "fake", "--model", "fake-loop", "--rounds", "2"]
-    result = CliRunner().invoke(app, [*command, "--max-new-tokens", "24", "--wait", "0"])
+    more = ["--limit", "1", "--max-new-tokens", "24", "--wait", "0"]
+    result = CliRunner().invoke(app, [*command, *more])
     assert result.exit_code == 0
-    assert result.stdout.startswith("2 races, ")
+    assert "lookahead: " in result.stdout
     ratios = [Ratio(1.2, low, 1.3, 5) for low in (0.9, 0.95, 0.99, 1.1)]
-    assert "4 intervals: 75% hold 1" in summary(ratios)
+    assert summary([ratios], 1.0).startswith("3 of 4 intervals")
+    assert summary([ratios]).startswith("4 of 4 intervals"), "their median is 1.2"
 
 
 def test_a_part_is_a_command_whose_output_is_kept_and_which_is_not_repeated(

@@ -21,7 +21,7 @@ from scoreboards import board_of, written
 
 from backend.decoding.seams import UNDECIDED
 from backend.errors import DerbyError
-from backend.events import Decided
+from backend.events import Conditions, Decided
 from backend.export.production import LIBRARIES, Snippet, snippet, usual, usual_library
 from backend.grammar.sources import GrammarSource, shipped
 from backend.libraries.llamacpp import request_body, server_flags
@@ -125,7 +125,8 @@ def test_production_begins_at_the_fastest_column_that_some_library_has_code_for(
     columns: str, costs: Sequence[float], chosen: int
 ) -> None:
     events = [e for i, cost in enumerate(costs) for e in written(i, TOKENS, cost)]
-    assert usual(board_of(columns, *events), HI, BUILT_IN) == chosen
+    quiet = Conditions(2, 0.0)
+    assert usual(board_of(columns, *events, quiet), HI, BUILT_IN) == chosen
 
 
 def test_code_whose_column_was_in_the_race_says_how_that_did() -> None:
@@ -329,6 +330,8 @@ def test_what_a_library_lacks_is_said_instead_of_guessed() -> None:
             assert re.fullmatch(r"[^\n]+[:,] [^\n]+\.", snippets[library].note)
     for column in map(default_column, LOCAL):
         assert all(each.code or each.note for each in code_of(column).values())
+    gbnf = parse_column("kv:grammar=own", GrammarSource("gbnf", 'root ::= "a"', "own"))
+    assert [library for library, each in code_of(gbnf).items() if each.code] == ["llama.cpp"]
     gguf = code_of("kv", target=ModelSpec("a/b:Q4.gguf"))
     assert [library for library, each in gguf.items() if each.code] == ["llama.cpp"]
     assert not code_of("kv", target=ModelSpec("a/b"))["llama.cpp"].code

@@ -74,7 +74,18 @@ SEARCHES = json.dumps({"allOf": [{"pattern": f"(.*{c}){{9}}"} for c in "abcdefgh
             "written (Schema intersection stack level exceeded): simplify",
         ),
         ("json_schema", SEARCHES, "written (Unable to determine if regex is empty): simplify"),
-        ("gbnf", "root ::= a", "GBNF is wrong: Rule 'a' not found"),
+        ("json_schema", '{"maximum": 1', "JSON Schema is wrong: Expecting ',' delimiter"),
+        ("lark", 'start: %json {\n"type":\n"null"}\n | b', "wrong at line 1: unknown name"),
+        ("lark", 'start: b\n | %json {\n"type":\n"null"}\nb: c', "wrong at line 5: unknown name"),
+        ("lark", 'start: %json {"maximum": 1', "JSON Schema is wrong: Expecting ',' delimiter"),
+        ("lark", 'start: %json {"pattern": "^(?!a)"}', 'Lark grammar uses pattern "^(?!a)", which'),
+        ("lark", 'start: %json {"uniqueItems": true}', "Lark grammar uses uniqueItems, which"),
+        (
+            "lark",
+            'start: %json {"oneOf": [{}, {}], "x-guidance": {"coerce_one_of": true}}',
+            "oneOf constraints are not supported.",
+        ),
+        ("gbnf", 'root ::= "a"', "write Lark, a JSON Schema or a regular expression (regex)."),
     ],
 )
 def test_the_sentence_has_the_engines_words(kind: Kind, text: str, sentence: str) -> None:
@@ -83,28 +94,24 @@ def test_the_sentence_has_the_engines_words(kind: Kind, text: str, sentence: str
     assert sentence in str(refused.value)
 
 
-GBNF = r"""
-# A list of numbers or names.
-root  ::= item ("," ws item){0,2} "\n"
-item  ::= number | "\"" [a-z_]+ "\""
-number ::= "-"? [0-9] [0-9]* ("." [0-9]{1,2})?
-ws    ::= [ \t]*
-"""
-
-
 @pytest.mark.parametrize(
-    ("text", "fits"),
+    ("schema", "fits", "stray"),
     [
-        ('-12.50, "a_b",7\n', True),
-        ("1\n", True),
-        ("1.234\n", False),
-        ("1,2,3,4\n", False),
-        ("1", False),
-        ('"A"\n', False),
+        ('{"type": "integer", "minimum": 3.5}', "4", "3"),
+        (r'{"type": "string", "pattern": "^\\d[^\\W]$"}', '"1a"', '"1\u0661"'),
+        ('{"type":\n"string", "format": "colour"}', '"red"', "red"),
+        ('{"type": "array", "items": {"type": "null"}}', "[null,\n null]", "[null,  null]"),
+        ('{"oneOf": [{"type": "null"}, {"const": "}"}]}', '"}"', '"]"'),
     ],
 )
-def test_gbnf_is_read_by_the_engines_converter(text: str, fits: bool) -> None:
-    assert accepts(GrammarSource("gbnf", GBNF, "test"), text) == fits
+def test_a_schema_inside_lark_is_read_as_one_alone(schema: str, fits: str, stray: str) -> None:
+    alone = GrammarSource("json_schema", schema, "test")
+    inside = lark(f'start: "%json {{" | /%json \\{{!/ | %json {schema} "!"  // %json {{')
+    assert accepts(alone, fits)
+    assert not accepts(alone, stray)
+    assert accepts(inside, f"{fits}!")
+    assert not accepts(inside, f"{stray}!")
+    assert accepts(inside, "%json {!")
 
 
 @pytest.mark.parametrize(

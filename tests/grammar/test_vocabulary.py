@@ -15,6 +15,7 @@ from llguidance import LLTokenizer, TokenizerWrapper
 from small_tokenizer import TOKENS, saved, small_tokenizer
 
 from backend.errors import DerbyError
+from backend.grammar.constraint import GrammarCompiler
 from backend.grammar.sources import GrammarSource, definition_of, shipped
 from backend.grammar.vocabulary import SLICES, compile_matcher
 from backend.types import Proposal
@@ -75,6 +76,18 @@ def test_an_added_token_is_its_text_unless_it_is_special(tmp_path: Path, special
         not special, False, not special, True,
     ]  # fmt: skip
     if special:
+        compile_ = GrammarCompiler(tokenizer).compile
+        (letter,) = tokenizer.encode("a", chat=False)
+        lark = f'start: <tool_call> "a" <[{ids[1]}]> <[{letter}]>'
+        named, tokens = (
+            compile_(GrammarSource("lark", lark, "test")),
+            [ids[0], letter, ids[1], letter],
+        )
+        named.masks_along(Proposal.chain(tokens))
+        named.advance(tokens)
+        assert named.finished()
+        with pytest.raises(DerbyError, match=r"line 1: unknown special token: .<nope>.\.$"):
+            compile_(GrammarSource("lark", "start: <nope>", "test"))
         return
     constraint.advance(tokenizer.encode(f"na\u00efve<tool_call>{call}"[:-1], chat=False))
     assert list(constraint.forced(9)) == tokenizer.encode("\n</tool_call>", chat=False)

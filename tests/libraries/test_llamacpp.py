@@ -139,7 +139,7 @@ def test_drafting_writes_the_plain_text_and_its_counts_add_up(file: Path) -> Non
 @pytest.mark.parametrize(
     ("kind", "grammar", "text"),
     [
-        ("gbnf", 'root ::= "xy" [z]{3} "!"', "xyzzz!"),
+        ("gbnf", r'root ::= "\u0041BC" [~~]{2} [---] [&&]', "ABC~~-&"),
         ("lark", 'start: "xy" tail\ntail: /z{3}!/', "xyzzz!"),
         ("regex", "xyz{3}!\n", "xyzzz!"),
         ("json_schema", '{"const": "xyzzz!"}', '"xyzzz!"'),
@@ -222,6 +222,9 @@ def test_what_cannot_be_had_is_one_sentence(
     (damaged,) = raced(cut, Request("Hello"), "llamacpp")[1]
     assert "llama.cpp cannot load" in damaged.message
     assert "fetch the file again" in damaged.message
+    wrong = parse_column("llamacpp:grammar=own", GrammarSource("lark", "start: nothing", "own"))
+    (unbound,) = raced(file, Request("Hello"), wrong)[1]
+    assert "The grammar is wrong at line 1" in unbound.message
     (ours,) = raced(file, Request("Hello"), "kv")[1]
     assert "is a GGUF file, which llama.cpp runs: choose its column, -c llamacpp" in ours.message
     monkeypatch.setattr(library, "find_spec", lambda _: None)

@@ -232,8 +232,10 @@ def test_texts_are_compared_by_character(at: int | None) -> None:
     other = text if at is None else text[:at] + "\N{SNOWMAN}" + text[at + 1 :]
     with scripted(Script(stream(chat(other[:5]), chat(other[5:], "length")))) as url:
         _, board = raced("kv", f"@{url}")
-    assert result_of(board).rows[1].text == ("same" if at is None else "different")
-    difference = board.difference(1)
+    row = result_of(board).rows[1]
+    assert row.text == ("so far" if at is None else "different"), "it counts tokens of its own"
+    assert row.comparison.comparison
+    difference = row.comparison.comparison.difference
     assert (difference and difference.index) == at
 
 

@@ -44,7 +44,7 @@ def at(moment: float, race: int = 7) -> dict[str, Any]:
         }
         for column in ENDED["columns"]
     ]
-    over = {"race": race, "phase": "running", "finished": False, "winner": None, "moment": moment}
+    over = {"race": race, "phase": "running", "finished": False, "leaders": [], "moment": moment}
     return {**ENDED, **over, "columns": columns}
 
 
@@ -139,6 +139,8 @@ def test_a_bar_is_as_long_as_its_number_at_every_moment(page: Page) -> None:
         if share < 1000:
             then = [[s for s in steps_of(c) if s[0] <= clock] for c in ENDED["columns"]]
             assert visible(page) == [text(steps) for steps in then]
+            expect(page.locator(".status")).to_contain_text(f"Replay: {clock:.2f} s")
+            expect(page.locator(".lane[data-winner=true]")).to_have_count(0)
     seek(page, 999)
     result = [column["speedup"] for column in ENDED["columns"]]
     assert numbers(page) == pytest.approx(result, rel=0.02, abs=0.01)
@@ -162,7 +164,7 @@ def test_the_end_scales_nothing_and_explains_a_step(page: Page, draw: Draw) -> N
     assert page.locator(".axis").inner_html() == axis
     assert bars(page) == then
     assert page.evaluate("document.querySelector('.flow').firstChild.same")
-    expect(page.locator(".lane[data-winner=true]")).to_contain_text("Speculative")
+    expect(page.locator(".lane[data-winner=true] strong").first).to_have_text("Speculative")
     best = max(len(s[3]["guesses"]) for s in steps_of(ENDED["columns"][2]) if all_accepted(s))
     expect(page.locator(".step [data-fate=accepted]")).to_have_count(best)
 
@@ -192,7 +194,7 @@ def test_a_step_opens_by_click_and_by_keys(page: Page) -> None:
 
 def test_a_noisy_race_has_no_verdict_and_can_be_run_again(page: Page, draw: Draw) -> None:
     expect(page.locator(".again")).to_be_hidden()
-    draw(ENDED | {"race": 8, "noisy": True, "winner": None, "status": "Too noisy to tell."})
+    draw(ENDED | {"race": 8, "noisy": True, "leaders": [], "status": "Too noisy to tell."})
     expect(page.locator(".lane[data-winner=true]")).to_have_count(0)
     ranges = [c["interval"] for c in ENDED["columns"] if c["interval"]]
     figures = page.locator(".figure strong").all_inner_texts()

@@ -2,6 +2,7 @@
 alike; and what a model has read is the text that is shown.
 """
 
+import itertools
 import json
 import re
 from collections.abc import Sequence
@@ -30,11 +31,13 @@ from backend.strategies.column import OwnModel, parse_column
 from backend.types import ModelSpec, Request, Sampling
 
 FAKE = ModelSpec("fake", "fake")
+COLD = Sampling(0.0)
 ONE_TOKEN = ModelSpec("fake-one-token", "fake")
 BUILT_IN = ModelSpec()
 PROGRAM = """A form.
 Colour: {{select "colour" "red|green|blue"}}
-Number: {{gen "n" regex="[0-9]+" max_tokens=5}}
+Number: {{gen "n" regex="[0-9]+" max_tokens=5}}0 or {{select "p" "x|xy|xyx"}}y{{n}}
+Two: {{gen "d" regex="[ab]+" max_tokens=9}}{{gen "d" regex="[ab]+" max_tokens=9}}b
 Word: {{gen "w" max_tokens=7 stop="e" stop=" "}}
 Word: {{gen "w" max_tokens=7 stop="e" stop=" "}}
 Word: {{gen "w" max_tokens=7 stop="e" stop=" "}}
@@ -93,9 +96,12 @@ def test_values_are_what_the_slots_allow_and_the_text_holds_them() -> None:
     values = score.values
     assert values["colour"] in ("red", "green", "blue")
     assert re.fullmatch("[0-9]+", str(values["n"]))
+    assert values["p"] in ("x", "xy", "xyx")
+    assert all(re.fullmatch("[ab]+", value) for value in values["d"])
     assert len(values["w"]) == 3
     assert not any("e" in word or " " in word for word in values["w"])
-    expected = f"A form.\nColour: {values['colour']}\nNumber: {values['n']}\n"
+    expected = f"A form.\nColour: {values['colour']}\nNumber: {values['n']}0 or {values['p']}y"
+    expected += f"{values['n']}\nTwo: {''.join(values['d'])}b\n"
     expected += "".join(f"Word: {word}\n" for word in values["w"])
     expected += f"Again {values['colour']} and {values['w'][-1]}: {values['last']}"
     assert score.text == expected
@@ -191,6 +197,58 @@ def test_healing_goes_together_with_a_grammar(tmp_path: Path, slot: str) -> None
         values = [event.value for event in events if isinstance(event, Filled)]
         assert len(values) == 2
         assert set(values) <= {"bc", "cc"}
+
+
+@pytest.mark.parametrize(
+    ("regex", "behind"),
+    [
+        ("[ab]+", "c"),
+        ("[abc]+", "ca"),  # what its value may contain
+        ("[abc]+", "abc"),  # which is one token
+        ("(a|ab|abc)", "bc"),
+        ("a[bc]*", "a"),
+        ("(ab|c)+", "bb"),
+    ],
+)
+def test_a_slot_ends_where_the_text_behind_it_may_begin(
+    tmp_path: Path, regex: str, behind: str
+) -> None:
+    """The first place at which the value is whole and that text follows; or its limit."""
+    ended = 0
+    for seed, rest in itertools.product(range(12), ("", '{{gen "w" max_tokens=1}}')):
+        program = f'ba{{{{gen "v" max_tokens=9}}}}{behind}{rest}'
+        events = run_constrained(tmp_path, program, regex, Sampling(1.0, seed=seed))
+        value, *others = (event.value for event in events if isinstance(event, Filled))
+        text = "".join(text for e in events for _, text in getattr(e, "spans", []))
+        assert text == f"ba{value}{behind}{''.join(others)}"
+        first = next(
+            i
+            for i in range(len(value) + 1)
+            if f"{value}{behind}".startswith(behind, i)
+            and (i == len(value) or re.fullmatch(regex, value[:i]))
+        )
+        assert first == len(value)
+        ended += bool(re.fullmatch(regex, value))
+        tokens = sum(len(event.tokens) for event in events if isinstance(event, Step))
+        assert re.fullmatch(regex, value) or tokens >= 9
+    assert ended > 12
+
+
+def test_what_the_text_behind_forces_is_given_text(tmp_path: Path) -> None:
+    """One token says that the value has ended, and none if it can only end."""
+    for regex, choices in (("[bc]", 0), ("[bc]+", 1)):
+        events = run_constrained(tmp_path, f'cb{{{{gen "v" regex="{regex}"}}}}abca', "b", COLD)
+        (value,) = [event.value for event in events if isinstance(event, Filled)]
+        origins = [origin for e in events if isinstance(e, Step) for origin in e.origins]
+        assert origins == ["sampled"] * (len(value) + choices)
+
+
+def test_free_text_ends_where_the_text_behind_it_begins_or_at_its_own_stop_string() -> None:
+    for stop, behind in itertools.product(("", ' stop="e"'), ("a", "ab", "e")):
+        score = play(f'Say {{{{gen "v" max_tokens=400{stop}}}}}{behind}', ("kv",))[0].scores[0]
+        ends = "e" if stop else behind
+        assert ends not in str(score.values["v"])
+        assert score.reason == "end of program"
 
 
 def test_a_long_option_is_chosen_whole() -> None:

@@ -14,6 +14,7 @@ from backend.results.intervals import (
     CONFIDENCE,
     LEAST,
     UNKNOWN,
+    WIDE,
     Commit,
     Ratio,
     median_ratio,
@@ -54,11 +55,17 @@ def drafting(chance: random.Random) -> Steps:
         yield STEP * (1 + 0.1 * drafted), 1 + chance.randint(0, drafted), 1 + drafted
 
 
-def raced(slow: Iterator[float], tokens: int, *columns: Steps) -> tuple[list[Commit], list[Commit]]:
-    """Two columns that take turns, each with its own place in the memory: their commits."""
+def raced(
+    slow: Iterator[float], tokens: int, *columns: Steps, price: float = 1.0
+) -> tuple[list[Commit], list[Commit]]:
+    """Two columns that take turns, each with its own place in the memory: their commits. A pass of
+    the first costs `price` of the second's, a little more or less in each race.
+    """
     commits = [[Commit(0.0, 1)], [Commit(0.0, 1)]]
     tokens_of = [1, 1]
-    place = np.exp(np.random.default_rng(int(next(slow) * 1e9)).normal(0, 0.005, 2))
+    chance = np.random.default_rng(int(next(slow) * 1e9))
+    place = np.exp(chance.normal(0, 0.005, 2))
+    place[0] *= np.exp(chance.normal(0, WIDE * abs(np.log(price))))
     on, until = 0, 0.0
     while running := [i for i in (0, 1) if tokens_of[i] <= tokens]:
         if on not in running or commits[on][-1].clock >= until:
@@ -90,7 +97,10 @@ def test_an_interval_holds_the_truth_in_95_of_100_races(
 ) -> None:
     """More where there are few slices, for which Student's t is too careful."""
     slow, races = machine(random.Random(tokens), busy=busy), 200
-    ratios = [in_common(*raced(slow, tokens, plain(STEP / pace), plain())) for _ in range(races)]
+    ratios = [
+        in_common(*raced(slow, tokens, plain(STEP / pace), plain(), price=1 / pace))
+        for _ in range(races)
+    ]
     assert all(ratio.known for ratio in ratios)
     true = sum(ratio.low <= pace <= ratio.high for ratio in ratios) / races
     assert 0.91 <= true <= 0.995
@@ -102,7 +112,7 @@ def test_what_a_text_has_drafts_yield_is_no_doubt_about_the_speed(*, busy: bool)
     chance, races = random.Random(1), 200
     slow, true, widths = machine(chance, busy=busy), 0, list[float]()
     for _ in range(races):
-        ours, theirs = raced(slow, 128, drafting(chance), plain())
+        ours, theirs = raced(slow, 128, drafting(chance), plain(), price=1.2)
         whole = ours[1:]
         due = sum(STEP * (1 + 0.1 * (commit.rows - 1)) for commit in whole)
         truth = sum(commit.tokens for commit in whole) / due * STEP

@@ -1,0 +1,126 @@
+"""Which texts of a race are the same: the one definition, for races, benchmarks and `verify`.
+
+A text that ended by itself, or at the limit that all share, is whole: equal to another whole one if
+they agree to the end of both. One that was stopped, or ended at the photo finish, may only be the
+same so far.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Literal
+
+from backend.results.scoreboard import Score, Scoreboard
+
+#: Of a column's text: whole, and another column's; another column's as far as it goes; not that of
+#: the column that it must match; one of its own; "": there is nothing to compare.
+Sameness = Literal["same", "so far", "changed", "different", ""]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first token, or character, at which a text departs from another; one of them may have
+    ended there.
+
+    `gap` is the distance between the other text's two best scores there: near zero means that
+    rounding decided, anything else a real difference; infinite: unknown.
+    """
+
+    index: int
+    gap: float
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two texts beside one another: over how many of what they agree, where they part (None: they
+    do not), and whether both are whole.
+    """
+
+    agreed: int
+    unit: Literal["token", "character"]
+    difference: Difference | None
+    whole: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """What became of a column's text. `like` is the first column that wrote the same; its own
+    number if none did before it; None: it has no text. `other` is the column of `comparison`: that
+    one, or the one from whose text this one departs.
+    """
+
+    sameness: Sameness = ""
+    like: int | None = None
+    other: int | None = None
+    comparison: Comparison | None = None
+
+
+def compare(ours: Score, theirs: Score) -> Comparison:
+    """Our text beside another: by token where a token's id means the same in both. Texts that are
+    whole and alike letter for letter are equal, whichever tokens spell them.
+    """
+    by_token = bool(ours.tokenizer) and ours.tokenizer == theirs.tokenizer
+    by_token &= all(len(score.tokens) == score.length for score in (ours, theirs))
+    # A limit of tokens is the same limit only for those who count alike.
+    ours_whole, theirs_whole = (
+        score.state == "done"
+        and score.reason != "photo finish"
+        and (by_token or score.reason != "token limit")
+        for score in (ours, theirs)
+    )
+    whole = ours_whole and theirs_whole
+    a: Sequence[int | str] = ours.tokens if by_token else ours.text
+    b: Sequence[int | str] = theirs.tokens if by_token else theirs.text
+    agreed = min(len(a), len(b))
+    ended = ours_whole if len(a) < len(b) else theirs_whole
+    parted = len(a) != len(b) and ended
+    if a[:agreed] != b[:agreed]:
+        parted = True
+        agreed = next(i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y)
+    if whole and ours.text == theirs.text:
+        parted = False
+    gap = theirs.gaps[agreed] if by_token and agreed < len(theirs.gaps) else inf
+    difference = Difference(agreed, gap) if parted else None
+    return Comparison(agreed, "token" if by_token else "character", difference, whole)
+
+
+def same_work(board: Scoreboard, one: int, other: int) -> bool:
+    """True if both columns run under the same grammar and are known to run on the same weights, on
+    the same engine, at the same precision.
+    """
+    columns, spec = board.columns, board.scores[one].spec
+    alike = columns[one].grammar == columns[other].grammar
+    return alike and bool(spec) and spec == board.scores[other].spec
+
+
+def texts_of(board: Scoreboard) -> list[Text]:
+    """Each column's text beside the others'. A column that promises the plain text must write what
+    the first such column with its grammar and its weights wrote, a plain one if there is one.
+    """
+    base, columns, scores = board.baseline_index, board.columns, board.scores
+    order = sorted(
+        (i for i, score in enumerate(scores) if score.steps and score.state != "failed"),
+        key=lambda i: (i != base, not columns[i].plain, i),
+    )
+    texts = [Text() for _ in scores]
+    firsts: list[int] = []  # of each class of equal texts its first column
+    for index in order:
+        score = scores[index]
+        peers = [i for i in order[: order.index(index)] if scores[i].keeps_text]
+        peers = [i for i in peers if score.keeps_text and same_work(board, i, index)]
+        wanted = texts[peers[0]].like if peers else None
+        # The wanted class comes first: a text that has just begun is like many.
+        ordered = sorted(firsts, key=lambda first: first != wanted)
+        comparisons = {first: compare(score, scores[first]) for first in ordered}
+        like = next((i for i, each in comparisons.items() if each.difference is None), None)
+        if like is None:
+            firsts.append(index)
+        if wanted is not None and like != wanted:
+            other, sameness = wanted, "changed"
+        elif like is None:
+            other, sameness = (order[0], "different") if comparisons else (None, "")
+        else:
+            other, sameness = like, "same" if comparisons[like].whole else "so far"
+        comparison = None if other is None else comparisons[other]
+        texts[index] = Text(sameness, index if like is None else like, other, comparison)
+    return texts
