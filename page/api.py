@@ -96,7 +96,7 @@ def offer_api(host: Host, offer: Offer) -> None:
             raise gr.Error(str(error), print_exception=False) from error
         return {
             "accepted_characters": fit.accepted,
-            "may_end_here": fit.accepting and not fit.invalid,
+            "may_end_here": fit.accepting and fit.verdict in (None, "valid"),
         }
 
     functions: tuple[Callable[..., Any], ...] = (race, settings, grammar_check)

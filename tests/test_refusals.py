@@ -17,6 +17,8 @@ import app
 from backend.engines.registry import engine_named
 from backend.errors import DerbyError, either
 from backend.form import Form, read_race
+from backend.grammar.check import check
+from backend.grammar.sources import GrammarSource
 from backend.limits import PUBLIC, limits_of
 from backend.offer import offer_of
 from backend.racing.models import LoadedModels
@@ -49,6 +51,10 @@ def benchmark(text: str) -> Callable[[], object]:
 
 def own(text: str, lineup: str = "grammar:grammar=own", kind: str = "lark") -> Callable[[], object]:
     return form(lineup=lineup, grammar_text=text, grammar_kind=kind)
+
+
+def schema(text: str) -> Callable[[], object]:
+    return lambda: check(GrammarSource("json_schema", text, "test"))
 
 
 #: What a visitor of a public page, or its operator, types; and the sentence.
@@ -108,6 +114,26 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (
         own(" "),
         "Line 1 of the line-up: The grammar is empty: write one or choose a ready-made one.",
+    ),
+    (
+        schema('{"const": 1e999999999}'),
+        (
+            "The JSON Schema's constant 1E+999999999 is no double below 2^63, which is what a "
+            "grammar can hold: write it as a string."
+        ),
+    ),
+    (
+        schema(r'{"const": "\ud800"}'),
+        r"The JSON Schema has half a surrogate pair, such as \ud83d: write the character itself.",
+    ),
+    (schema('{"const":' + "[" * 9000), "The JSON Schema nests too deeply: make it flatter."),
+    (schema("9" * 5000), "A number of the JSON Schema is too long: write fewer digits."),
+    (
+        schema('{"properties": {"a": {"$ref": "#", "minProperties": 1}}}'),
+        (
+            "The JSON Schema has keywords beside a $ref to # from within it, which a grammar "
+            "cannot follow: move them there."
+        ),
     ),
     (
         own("a" * 70_000),

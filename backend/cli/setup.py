@@ -30,6 +30,5 @@ def grammar(
     sample = text or ""
     fit = check(grammar_from_file(file), sample)
     out.print(fit.sentence(sample), highlight=False, markup=False)
-    complete = fit.accepted == len(sample) and fit.accepting and not fit.invalid
-    if text is not None and not complete:
+    if text is not None and not fit.covers(sample):
         raise typer.Exit(1)

@@ -23,7 +23,7 @@ from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
 from backend.errors import DerbyError, check_range
-from backend.grammar.schema import Judgement, judge, read
+from backend.grammar.schema import Judgement, Verdict, judge, read
 from backend.grammar.sources import (
     GrammarSource,
     definition_of,
@@ -65,32 +65,46 @@ class StoppedError(DerbyError):
 @dataclass(frozen=True, slots=True)
 class Fit:
     """The first `accepted` characters of a text begin a text of the grammar; if that is all of it,
-    it may end there if `accepting`. `afterwards`: what of a JSON Schema the grammar does not
-    enforce; `invalid`: why such a text that may end is not valid all the same.
+    it may end there if `accepting`. Of a JSON Schema: how the judge finds the text and `why`, what
+    the grammar does not enforce, and whether its objects are open.
     """
 
     accepted: int
     accepting: bool
+    verdict: Verdict | None = None
+    why: str = ""
     afterwards: str = ""
-    invalid: str = ""
+    open: bool = False
 
     def covers(self, text: str) -> bool:
-        """Whether that text is one of the grammar's, and valid."""
-        return self.accepted == len(text) and self.accepting and not self.invalid
+        """Whether that text is one of the grammar's, and known to be valid."""
+        return self.accepted == len(text) and self.accepting and self.verdict in (None, "valid")
 
     def sentence(self, text: str) -> str:
         """How far that text fits a grammar that works."""
-        words = ["It works."]
+        words = list[str]()
         if self.accepted < len(text):
+            at, size = self.accepted, len(text)
+            words.append(f"Accepted up to character {at} of {size}; {text[at]!r} cannot follow.")
+            if self.verdict == "valid":
+                words.append(
+                    "By the schema the text is valid, but a grammar takes properties in the "
+                    "schema's order alone, and one form of each value."
+                )
+        elif text and not self.accepting:
+            words.append("The text fits so far, and it may not end here.")
+        elif text and not self.covers(text):
+            what = "valid" if self.verdict == "invalid" else "checked"
+            words.append(f"The grammar takes the whole text, but it is not {what}: {self.why}.")
+        else:
+            words.append("It works.")
+            if text:
+                words.append("The whole text fits, and it may end here.")
+        if self.open:
             words.append(
-                f"Accepted up to character {self.accepted} of {len(text)}; "
-                f"{text[self.accepted]!r} cannot follow."
+                'Add "additionalProperties": false, or a model that writes properties in another '
+                "order than the schema's is led to other names."
             )
-        elif self.invalid:
-            words.append(f"The whole text fits, but is not valid: {self.invalid}.")
-        elif text:
-            may = "may" if self.accepting else "may not"
-            words.append(f"The whole text fits, and it {may} end here.")
         if self.afterwards:
             words.append(f"Checked only when a text is whole: {self.afterwards}.")
         return " ".join(words)
@@ -189,12 +203,15 @@ def _fit(source: GrammarSource, text: str) -> Fit:
         if matcher.try_consume_tokens(spelled) != len(spelled):
             break
         accepted += len(piece)
+        matcher.compute_bitmask()  # as in a race: it renews what the lexer may spend
+    if error := matcher.get_error():
+        raise refusal(source, error)
     fit = Fit(accepted, matcher.is_accepting())
     if source.kind == "json_schema":
-        afterwards = ", ".join(read(source.text).afterwards)
-        judgement = judge(source.text, text) if fit.covers(text) else Judgement("valid")
-        invalid = judgement.why if judgement.verdict == "invalid" else ""
-        fit = Fit(accepted, fit.accepting, afterwards, invalid)
+        schema = read(source.text)
+        judged = judge(source.text, text) if text else Judgement("unchecked")
+        notes = ", ".join(schema.afterwards), schema.open
+        fit = Fit(accepted, fit.accepting, judged.verdict, judged.why, *notes)
     return fit
 
 

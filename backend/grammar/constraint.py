@@ -264,7 +264,10 @@ class GrammarConstraint(Constraint):
 
     def _dead_end(self) -> DerbyError:
         text = self._decode(self._committed)[-60:]
-        return DerbyError(f"The grammar cannot go on after {text!r}: give every rule a way to end.")
+        return DerbyError(
+            f"The grammar cannot go on after {text!r}: give every rule a way to end, and simplify "
+            "the pattern that may stand there."
+        )
 
 
 def without(proposal: Proposal, allowed: Sequence[bool]) -> Proposal:

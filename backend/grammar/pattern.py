@@ -13,15 +13,15 @@ from backend.errors import DerbyError
 #: What the classes of ECMA-262 hold, as in brackets.
 _CLASSES = {
     r"\d": "0-9",
-    r"\D": r"\x00-/:-\x{10FFFF}",
+    r"\D": r"\x00-/:-\u{10FFFF}",
     r"\w": "0-9A-Z_a-z",
-    r"\W": r"\x00-/:-@\[-\^`\{-\x{10FFFF}",
-    r"\s": r"\t-\r \xA0\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000}\x{FEFF}",
-    r"\S": r"\x00-\x08\x0E-\x1F!-\x9F\xA1-\x{167F}\x{1681}-\x{1FFF}\x{200B}-\x{2027}"
-    r"\x{202A}-\x{202E}\x{2030}-\x{205E}\x{2060}-\x{2FFF}\x{3001}-\x{FEFE}\x{FF00}-\x{10FFFF}",
+    r"\W": r"\x00-/:-@\[-\^`\{-\u{10FFFF}",
+    r"\s": r"\t-\r \xA0\u{1680}\u{2000}-\u{200A}\u{2028}\u{2029}\u{202F}\u{205F}\u{3000}\u{FEFF}",
+    r"\S": r"\x00-\x08\x0E-\x1F!-\x9F\xA1-\u{167F}\u{1681}-\u{1FFF}\u{200B}-\u{2027}"
+    r"\u{202A}-\u{202E}\u{2030}-\u{205E}\u{2060}-\u{2FFF}\u{3001}-\u{FEFE}\u{FF00}-\u{10FFFF}",
 }
-_ANYTHING, _NOTHING = r"[\x00-\x{10FFFF}]", r"[^\x00-\x{10FFFF}]"
-_DOT = r"[^\n\r\x{2028}\x{2029}]"
+_ANYTHING, _NOTHING = r"[\x00-\u{10FFFF}]", r"[^\x00-\u{10FFFF}]"
+_DOT = r"[^\n\r\u{2028}\u{2029}]"
 _CONTROLS = {"t": "\t", "n": "\n", "v": "\v", "f": "\f", "r": "\r", "0": "\0", "b": "\b"}
 
 _HEX = "[0-9A-Fa-f]"
@@ -44,18 +44,21 @@ _TOKEN = re.compile(
     |(?P<wrong>.)""",
     re.DOTALL | re.VERBOSE,
 )
+#: In what may match NUL, as Rust has it.
+_MAY_BE_NUL = re.compile(r"\[\^|\\x00|\\u\{0\}|\\[pP]")
 #: What a count may follow.
 _COUNTABLE = {"class", "close", "character"}
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """`exact` matches what the original does. `regular` has no look-around: where it differs it
-    matches more.
+    """`exact` matches what the original does. `regular` is for llguidance, without NUL, which no
+    text contains, and without look-around: where there was some, it matches more and is `partial`.
     """
 
     exact: str
     regular: str
+    partial: bool
 
 
 @lru_cache(maxsize=512)
@@ -70,7 +73,13 @@ def translated(pattern: str) -> Pattern:
         if kind == "anchor" and (depth or kinds[i if text == "^" else i + 2] != "bar"):
             raise _unfit(pattern, start)
     exact = "".join(text for _, text, _ in tokens)
-    return Pattern(exact, "".join(text for kind, text, _ in tokens if kind != "around"))
+    regular = "".join(
+        # With all control characters llguidance takes a class for one that has " and \ too.
+        rf"[{text}--\x00]" if kind in _COUNTABLE and _MAY_BE_NUL.search(text) else text
+        for kind, text, _ in tokens
+        if kind != "around"
+    )
+    return Pattern(exact, regular, any(kind == "around" for kind, _, _ in tokens))
 
 
 def _tokens(pattern: str) -> list[tuple[str, str, int]]:
@@ -162,4 +171,4 @@ def _quoted(text: str) -> str:
         return text
     if text in r"\.+*?()|[]{}^$-&~":
         return f"\\{text}"
-    return text if text.isprintable() else rf"\x{{{ord(text):X}}}"
+    return text if text.isprintable() else rf"\u{{{ord(text):X}}}"

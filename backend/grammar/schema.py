@@ -8,17 +8,22 @@ refused.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
+from math import isinf
 from typing import Any, Literal
 
-from backend.errors import DerbyError
+from backend.errors import DerbyError, invalid_character
 from backend.grammar.pattern import translated
 
-#: Keywords whose values are schemas by name, and those whose values are data.
-_NAMED = {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}
+#: Keywords whose values are schemas by name, OpenAPI's `schemas` too, and those whose values are
+#: data. Remarks forbid nothing, and llguidance does not read some of them.
+_NAMED = {"properties", "patternProperties", "$defs", "definitions", "schemas", "dependentSchemas"}
 _DATA = {"const", "enum", "default", "examples", "example"}
+_UNREAD = {"default", "examples", "example", "deprecated"}
+_REMARKS = _UNREAD | {"title", "description", "$comment", "readOnly", "writeOnly"}
 
 #: Formats that llguidance enforces, and those that the judge knows beside them. All others are
 #: annotations, as the standard says.
@@ -35,10 +40,22 @@ _JUDGED = {
     *("dependentRequired", "dependentSchemas", "dependencies"),
     *("unevaluatedItems", "unevaluatedProperties"),
 }
+#: Keywords whose schemas hold for the same value, and so evaluate some of its parts.
+_IN_PLACE = {
+    *("$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "if", "dependentSchemas"),
+}
+#: At most one space, or a line break and an indent, wherever JSON allows white space: a small model
+#: that may write one more space for ever will. A schema's own `x-guidance` layout wins.
+_WHITESPACE = r" |\r?\n( {0,32}|\t{0,16})"
+_LAYOUT_KEYS = {"whitespace_flexible", "whitespace_pattern"}
+#: Without \u, which JSON needs for a few control characters alone: a declared name could be
+#: spelled with it, as one that is not declared.
+_ESCAPES = {"json_allowed_escapes": 'nrbtf\\"'}
+_CONTROL = re.compile(r"[\x00-\x07\x0B\x0E-\x1F\x7F]")
 
 _BOUNDS = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
-#: From here on not every integer is a double.
-_LARGEST = 2**53
+#: Integers below the first are all doubles; constants below the second are llguidance's integers.
+_LARGEST, _LARGEST_CONSTANT = 2**53, 2**63
 #: Smaller bounds make regular expressions of llguidance's that nest too deeply.
 _SMALLEST = Decimal("1e-30")
 #: A divisor is a whole number over a power of ten. llguidance has a state for each remainder, and
@@ -54,29 +71,75 @@ _LONGEST_WHY = 200
 @dataclass(frozen=True, slots=True)
 class Schema:
     """`value` is llguidance's copy. `afterwards`: the parts that it does not enforce wholly and the
-    judge decides, such as 'pattern "^(?!a)"', in order and once each.
+    judge decides, such as 'pattern "^(?!a)"', in order and once each. `open`: an object that names
+    properties may have others.
     """
 
     value: Any
     afterwards: tuple[str, ...] = ()
+    open: bool = False
 
 
 def read(text: str) -> Schema:
-    """A JSON Schema's text for llguidance. Raises ValueError, ArithmeticError or RecursionError for
-    what is not JSON, DerbyError for what cannot be honoured.
+    """A JSON Schema's text for llguidance. Raises ValueError for what is not JSON, DerbyError for
+    what cannot be honoured.
     """
     afterwards: dict[str, None] = {}
-    value = _enforced(_parsed(text), afterwards.setdefault)
-    if "oneOf" in afterwards and isinstance(layout := value.setdefault("x-guidance", {}), dict):
-        layout.setdefault("coerce_one_of", True)
-    return Schema(json.loads(json.dumps(value, default=float, allow_nan=False)), tuple(afterwards))
+    try:
+        value = _enforced(_parsed(text, "JSON Schema"), afterwards.setdefault)
+        value = json.loads(json.dumps(value, default=_plain))
+        is_open = _is_open(value)
+    except RecursionError as error:
+        raise DerbyError("The JSON Schema nests too deeply: make it flatter.") from error
+    if isinstance(value, dict):
+        layout = value.get("x-guidance", {})
+        if not isinstance(layout, dict):
+            raise DerbyError('The JSON Schema\'s "x-guidance" is no object: leave it out.')
+        if "oneOf" in afterwards:
+            layout = {"coerce_one_of": True} | layout
+        if _LAYOUT_KEYS.isdisjoint(layout):
+            layout = {"whitespace_pattern": _WHITESPACE} | layout
+        value["x-guidance"] = layout | _ESCAPES
+    return Schema(value, tuple(afterwards), is_open)
 
 
-def _parsed(text: str) -> Any:
+def _parsed(text: str, what: str) -> Any:
+    """JSON with exact numbers. Raises JSONDecodeError, RecursionError, and DerbyError for JSON that
+    no library takes; `what` names the text in it.
+    """
+
     def refuse(name: str) -> None:
-        raise ValueError(f"JSON has no {name}")
+        raise json.JSONDecodeError(f"No {name} in JSON", text, text.index(name))
 
-    return json.loads(text, parse_float=Decimal, parse_constant=refuse)
+    try:
+        value = json.loads(text, parse_float=Decimal, parse_constant=refuse)
+        json.dumps(value, default=str, ensure_ascii=False).encode()
+    except json.JSONDecodeError:
+        raise
+    except UnicodeEncodeError as error:
+        raise DerbyError(
+            f"The {what} has half a surrogate pair, such as \\ud83d: write the character itself."
+        ) from error
+    except (ValueError, ArithmeticError) as error:
+        raise DerbyError(f"A number of the {what} is too long: write fewer digits.") from error
+    return value
+
+
+def _plain(number: Decimal) -> int | float:
+    """A number for llguidance, to which 2.0 is no count."""
+    near = float(number)
+    if isinf(near):
+        raise DerbyError(f"The JSON Schema's number {_short(number)} is too large: leave it out.")
+    return int(near) if near.is_integer() else near
+
+
+def _is_open(value: Any) -> bool:
+    if isinstance(value, list):
+        return any(map(_is_open, value))
+    return isinstance(value, dict) and (
+        ("properties" in value and value.get("additionalProperties") is not False)
+        or any(map(_is_open, value.values()))
+    )
 
 
 def _with_each(schema: dict[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
@@ -107,8 +170,17 @@ def _judged(schema: Any, originals: dict[str, str]) -> Any:
     if isinstance(pattern := copy.get("pattern"), str):
         copy["pattern"] = exact(pattern)
     if isinstance(named := copy.get("patternProperties"), dict):
-        copy["patternProperties"] = {exact(pattern): inner for pattern, inner in named.items()}
+        copy["patternProperties"] = _renamed(named, exact)
     return copy
+
+
+def _renamed(schemas: dict[str, Any], name: Callable[[str], str]) -> dict[str, Any]:
+    """Schemas under other names; those whose names are alike hold together."""
+    renamed: dict[str, Any] = {}
+    for old, schema in schemas.items():
+        new = name(old)
+        renamed[new] = {"allOf": [renamed[new], schema]} if new in renamed else schema
+    return renamed
 
 
 def _enforced(schema: Any, leave: Callable[[str], Any]) -> Any:
@@ -116,10 +188,13 @@ def _enforced(schema: Any, leave: Callable[[str], Any]) -> Any:
     if not isinstance(schema, dict):
         return schema
     copy = _with_each(schema, lambda inner: _enforced(inner, leave))
-    for key in copy.keys() & {"default", "examples", "example"}:
+    for key in copy.keys() & _idle(copy):
         del copy[key]
+    if _is_anything(copy.get("not")):
+        return False
+    _unevaluated(copy)
     for value in (copy.get("const"), copy.get("enum")):
-        _check_numbers(value)
+        _check_constant(value)
     _patterns(copy, leave)
     _counts(copy, leave)
     _bounds(copy, leave)
@@ -132,12 +207,51 @@ def _enforced(schema: Any, leave: Callable[[str], Any]) -> Any:
     if divisor is not None and divisor > 0 and not _is_divisor(divisor):
         del copy["multipleOf"]
         leave(f"multipleOf {divisor}")
-    if copy.get("uniqueItems") is False:
-        del copy["uniqueItems"]
     for key in copy:
         if key == "oneOf" or key in _JUDGED:
             leave(key)
     return copy
+
+
+def _is_anything(schema: Any, kind: str = "") -> bool:
+    """Whether a schema allows every value, or every value of a type."""
+    if not isinstance(schema, dict):
+        return schema is True
+    return all(key in _REMARKS or (key, value) == ("type", kind) for key, value in schema.items())
+
+
+def _idle(schema: dict[str, Any]) -> set[str]:
+    """The keywords that forbid nothing where they stand."""
+
+    def anything(*keys: str, kind: str = "") -> bool:
+        return all(_is_anything(schema.get(key, True), kind) for key in keys)
+
+    idle = {
+        "uniqueItems": schema.get("uniqueItems") is False,
+        "not": schema.get("not") is False,
+        "minProperties": schema.get("minProperties") == 0,
+        "propertyNames": anything("propertyNames", kind="string"),
+        "unevaluatedItems": anything("unevaluatedItems"),
+        "unevaluatedProperties": anything("unevaluatedProperties"),
+        "if": anything("then", "else"),
+        "then": "if" not in schema or anything("then"),
+        "else": "if" not in schema or anything("else"),
+        "minContains": "contains" not in schema,
+        "maxContains": "contains" not in schema,
+    }
+    for key in ("dependentRequired", "dependentSchemas", "dependencies"):
+        parts = schema[key].values() if isinstance(schema.get(key), dict) else [None]
+        idle[key] = all(part == [] or _is_anything(part) for part in parts)
+    return _UNREAD | {key for key in idle if idle[key]}
+
+
+def _unevaluated(copy: dict[str, Any]) -> None:
+    """Nothing that stands beside them evaluates parts: they are about all that are not named."""
+    if _IN_PLACE.isdisjoint(copy):
+        if "unevaluatedProperties" in copy:
+            copy.setdefault("additionalProperties", copy.pop("unevaluatedProperties"))
+        if "unevaluatedItems" in copy and not isinstance(copy.get("items"), list):
+            copy.setdefault("items", copy.pop("unevaluatedItems"))
 
 
 def _number(value: Any) -> Decimal | None:
@@ -145,24 +259,27 @@ def _number(value: Any) -> Decimal | None:
     return Decimal(value) if number else None
 
 
-def _is_exact(number: Decimal) -> bool:
+def _is_exact(number: Decimal, largest: int = _LARGEST) -> bool:
     """Whether llguidance, which computes with doubles, takes the number for itself."""
     near = float(number)
-    return abs(number) < _LARGEST and Decimal(repr(near)) == number
+    return -largest < number < largest and (near == number or Decimal(repr(near)) == number)
 
 
-def _check_numbers(value: Any) -> None:
-    """Raise DerbyError for a constant with a number that llguidance would write as another."""
+def _check_constant(value: Any) -> None:
+    """Raise DerbyError for what llguidance would write otherwise, or not at all."""
     if isinstance(value, list):
         for inner in value:
-            _check_numbers(inner)
+            _check_constant(inner)
     elif isinstance(value, dict):
         for inner in value.values():
-            _check_numbers(inner)
-    elif (number := _number(value)) is not None and not _is_exact(number):
+            _check_constant(inner)
+    elif isinstance(value, str):
+        if control := _CONTROL.search(value):
+            raise invalid_character("JSON Schema's constant", value, control.start())
+    elif (number := _number(value)) is not None and not _is_exact(number, _LARGEST_CONSTANT):
         raise DerbyError(
-            f"The JSON Schema's constant {_short(number)} has more digits than the 15 to 17 "
-            "that a grammar can hold: write it as a string, or with fewer."
+            f"The JSON Schema's constant {_short(number)} is no double below 2^63, which is what a "
+            "grammar can hold: write it as a string."
         )
 
 
@@ -170,18 +287,16 @@ def _patterns(copy: dict[str, Any], leave: Callable[[str], Any]) -> None:
     if isinstance(pattern := copy.get("pattern"), str):
         mine = translated(pattern)
         copy["pattern"] = mine.regular
-        if mine.regular != mine.exact:
+        if mine.partial:
             leave(f'pattern "{pattern}"')
     if isinstance(named := copy.get("patternProperties"), dict):
         for name in named:
-            if translated(name).regular != translated(name).exact:
+            if translated(name).partial:
                 raise DerbyError(
                     f'The names "{name}" of patternProperties need look-around, which a grammar '
                     "cannot have: write them without."
                 )
-        copy["patternProperties"] = {
-            translated(name).regular: inner for name, inner in named.items()
-        }
+        copy["patternProperties"] = _renamed(named, lambda name: translated(name).regular)
 
 
 def _counts(copy: dict[str, Any], leave: Callable[[str], Any]) -> None:
@@ -198,9 +313,7 @@ def _bounds(copy: dict[str, Any], leave: Callable[[str], Any]) -> None:
         bound = _number(copy.get(key))
         if bound is None:
             continue
-        if _is_exact(bound) and (bound == 0 or abs(bound) >= _SMALLEST):
-            copy[key] = int(bound) if bound == int(bound) else float(bound)
-        else:
+        if not _is_exact(bound) or 0 < bound.copy_abs() < _SMALLEST:
             del copy[key]
             leave(f"{key} {_short(bound)}")
 
@@ -237,7 +350,7 @@ def judge(schema: str, text: str) -> Judgement:
 
     originals: dict[str, str] = {}  # of each translated pattern
     try:
-        standard = _judged(_parsed(schema), originals)
+        standard = _judged(_parsed(schema, "JSON Schema"), originals)
         validator = validator_for(
             standard,
             validate_formats=True,
@@ -246,10 +359,14 @@ def judge(schema: str, text: str) -> Judgement:
             # `not`. What takes too long meets the child's deadline.
             pattern_options=FancyRegexOptions(backtrack_limit=2**62),
         )
-        error = next(iter(validator.iter_errors(json.loads(text, parse_float=Decimal))), None)
+        error = next(iter(validator.iter_errors(_parsed(text, "text"))), None)
     except json.JSONDecodeError as broken:
         return Judgement("invalid", f"not JSON: {broken}")
-    except (DerbyError, ValidationError, ValueError, ArithmeticError, RecursionError) as unclear:
+    except RecursionError:
+        return Judgement("unchecked", "it nests too deeply")
+    except ValidationError as wrong:
+        return Judgement("unchecked", _one_line(f"the schema is wrong: {wrong.message}"))
+    except (DerbyError, ValueError, ArithmeticError) as unclear:
         return Judgement("unchecked", _one_line(str(getattr(unclear, "message", unclear))))
     if error is None:
         return Judgement("valid")

@@ -82,10 +82,6 @@ def grammar_from_file(path: Path) -> GrammarSource:
     raise unknown("kind of grammar", path.name, _SUFFIXES)
 
 
-#: At most one space, or a line break and an indent, wherever JSON allows white space: a small model
-#: that may write one more space for ever will. A schema's own `x-guidance` layout wins.
-JSON_WHITESPACE = r" |\r?\n( {0,32}|\t{0,16})"
-_LAYOUT_KEYS = {"whitespace_flexible", "whitespace_pattern"}
 #: What matters here of a Lark text. Only attributes stand before "=": with two of these llguidance
 #: cannot roll back, and nobody reads the third.
 _LEXEME = re.compile(
@@ -242,23 +238,17 @@ def _schema(source: GrammarSource, *, inner: bool = False) -> Any:
     """A JSON Schema for llguidance. One that is `inner` to a Lark text has no judge."""
     try:
         schema = read(source.text)
-    except (ValueError, ArithmeticError, RecursionError) as error:
+    except ValueError as error:
         raise refusal(source, str(error)) from error
-    value, judged = schema.value, [part for part in schema.afterwards if part != "oneOf"]
+    judged = [part for part in schema.afterwards if part != "oneOf"]
     if inner and judged:
         raise DerbyError(
             f"The JSON Schema inside the Lark grammar uses {', '.join(judged)}, which only a whole "
             "JSON Schema grammar has checked: leave it out, or make the schema the grammar."
         )
-    if isinstance(value, dict):
-        layout = value.get("x-guidance", {})
-        if isinstance(layout, dict):
-            if _LAYOUT_KEYS.isdisjoint(layout):
-                layout = {"whitespace_pattern": JSON_WHITESPACE, **layout}
-            if inner:
-                layout = layout | {"coerce_one_of": False}
-            value["x-guidance"] = layout
-    return value
+    if inner and isinstance(schema.value, dict):
+        schema.value["x-guidance"]["coerce_one_of"] = False
+    return schema.value
 
 
 def too_much() -> DerbyError:
@@ -283,6 +273,11 @@ def refusal(source: GrammarSource, printed: str) -> DerbyError:
         )
     if why.startswith("NoExtension"):
         why = "no text fits it"
+    if why.startswith("circular references"):
+        return DerbyError(
+            f"The JSON Schema has keywords beside a $ref to {why.rpartition('///')[2]} from within "
+            "it, which a grammar cannot follow: move them there."
+        )
     if _LIMIT.search(why):
         return DerbyError(
             f"{_TITLES[source.kind]} is more than can be followed while a text is written{where} "

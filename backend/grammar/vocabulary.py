@@ -155,5 +155,12 @@ def compile_matcher(definition: str, tokens: LLTokenizer) -> LLMatcher:
     """
     from llguidance import LLMatcher, LLParserLimits
 
-    limits = LLParserLimits(max_items_in_row=10_000, step_max_items=100_000, verbose_errors=False)
+    limits = LLParserLimits(
+        max_items_in_row=10_000,
+        step_max_items=100_000,
+        # For one mask, in up to 1.5 s, and for all tokens up to the next one: without fuel a lexer
+        # refuses them, and for ever, and says so only at that mask.
+        step_lexer_fuel=20_000_000,
+        verbose_errors=False,
+    )
     return LLMatcher(tokens, definition, log_level=0, limits=limits)

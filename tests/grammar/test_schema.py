@@ -90,12 +90,78 @@ def check(schema: Any, valid: list[str], invalid: list[str], afterwards: list[st
             ['{"a": 1}', '{"\u0661": 1}'],
             [],
         ),
+        # Two names that are one in Rust's words hold together.
+        (
+            {"patternProperties": {r"^\d+$": {"type": "integer"}, "^[0-9]+$": {"minimum": 5}}},
+            ['{"1": 7}'],
+            ['{"1": 3}', '{"1": "a"}'],
+            [],
+        ),
+        # No other spelling slips past a name.
+        (
+            {"properties": {"a": {"const": 1}, "b\n": {"const": 2}}},
+            ['{"a": 1, "b\\n": 2, "c": 3}'],
+            [r'{"\u0061": 3}', r'{"b\u000a": 3}', r'{"\u0062\n": 3}'],
+            [],
+        ),
+        ({"patternProperties": {'^[^"]$': False}}, ['{"\\"": 1}'], [r'{"\u0061": 1}'], []),
+        # Counts and constants.
+        (
+            {"type": "string", "maxLength": 2.0, "minLength": 1e0},
+            ['"ab"'],
+            ['"abc"', '""'],
+            [],
+        ),
+        ({"const": 2**53}, [str(2**53)], [str(2**53 + 1), str(2**53 - 1)], []),
+        ({"enum": [2.0, -(2**60), 0.1]}, ["2", str(-(2**60)), "0.1"], ["0.2", "2" * 19], []),
+        # What a definition is called.
+        *(
+            (
+                {"$ref": f"#/components/schemas/{name}"}
+                | {"components": {"schemas": {name: {"type": "string", "pattern": "^[a~~b]$"}}}},
+                ['"~"'],
+                ['"c"', "1"],
+                [],
+            )
+            for name in ("default", "example", "examples")
+        ),
     ],
 )
 def test_mask_and_judge_agree(
     schema: Any, valid: list[str], invalid: list[str], afterwards: list[str]
 ) -> None:
     check(schema, valid, invalid, afterwards)
+
+
+#: Keywords that forbid nothing, and those of which something plainer says the same.
+IDLE: list[dict[str, Any]] = [
+    *({"propertyNames": names} for names in (True, {}, {"type": "string", "title": "Name"})),
+    *({key: {}} for key in ("dependentRequired", "dependentSchemas", "dependencies")),
+    {"dependentRequired": {"a": []}, "dependentSchemas": {"a": True}, "minProperties": 0},
+    {"if": {"required": ["a"]}},
+    {"if": {"required": ["a"]}, "then": True, "else": {}},
+    {"then": False, "else": False},
+    {"not": False, "minContains": 2, "uniqueItems": False},
+    {"unevaluatedProperties": True, "unevaluatedItems": {"description": "any"}},
+    {"additionalProperties": True, "unevaluatedProperties": False},
+]
+
+
+@pytest.mark.parametrize("idle", IDLE)
+def test_what_forbids_nothing_is_no_reason_to_refuse(idle: dict[str, Any]) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"not": {}}}}
+    check(schema | idle, ['{"a": 1}', '{"c": 1}', "{}"], ['{"a": "x"}', '{"b": 1}'], [])
+    assert not read(json.dumps(schema | idle)).afterwards
+
+
+def test_what_is_not_evaluated_is_what_is_not_named() -> None:
+    names = {"properties": {"a": {"const": 1}}, "patternProperties": {"^x": {"const": 2}}}
+    for value, others in ((False, []), ({"const": 3}, ['{"b": 3}'])):
+        schema = names | {"type": "object", "unevaluatedProperties": value}
+        assert read(json.dumps(schema)).open is not (value is False)
+        check(schema, ['{"a": 1, "x": 2}', *others], ['{"b": 1}', '{"a": 3}'], [])
+    items = {"type": "array", "prefixItems": [{"const": 1}], "unevaluatedItems": False}
+    check(items, ["[1]", "[]"], ["[1, 2]", "[2]"], [])
 
 
 @pytest.mark.parametrize(
@@ -110,7 +176,7 @@ def test_mask_and_judge_agree(
         # What Rust does not read, or reads as something else.
         ("^{[a-z]+}$", ["{a}"], ["a"], []),
         ("^a{,2}$", ["a{,2}"], ["a"], []),
-        (r"^\cJ\0[\b]\/\-$", ["\n\0\b/-"], ["J"], []),
+        (r"^\cJ[\0a][\b]\/\-$", ["\na\b/-"], ["J"], []),
         ("^[^]*$", ["a\n\u2028"], [], []),
         (r"^\ud83d\ude00\u{41}$", ["\U0001f600A"], ["A"], []),
         (r"^\<a\>$", ["<a>"], ["a"], []),
@@ -120,6 +186,9 @@ def test_mask_and_judge_agree(
         (r"^\s[\S]$", ["\ufeffa", "\u00a0\u0085"], ["a ", "\u0085a"], []),
         (r"^.[^\d\W]$", ["\u0085a"], ["\u2028a", "\ra", "a1", "a-"], []),
         (r"^\p{Lu}[\P{Script=Greek}]$", ["\u00c4a"], ["aa", "A\u03b1"], []),
+        ('^[^"]$', ["a", "\\", "\n"], ['"'], []),
+        (r"^[^\\]$", ["a", '"', "\n"], ["\\"], []),
+        (r'^([^"\\]|\0|\n)+\t$', ["a\n\t"], ['"\t', "\\\t"], []),
         # Anchors at the ends, also of alternatives.
         ("^a|b$", ["ax", "xb"], ["xax"], []),
         # Look-around, which no mask can follow.
@@ -132,7 +201,10 @@ def test_patterns_are_those_of_ecma_262(
 ) -> None:
     lists = ([json.dumps(text) for text in texts] for texts in (matching, others, afterwards))
     spelled = [[_as_written(text) for text in texts] for texts in lists]
-    check({"type": "string", "pattern": pattern}, *spelled)
+    schema = {"type": "string", "pattern": pattern}
+    check(schema, *spelled)
+    for draft in ("04", "06", "07"):
+        check(schema | {"$schema": f"http://json-schema.org/draft-{draft}/schema#"}, *spelled)
 
 
 def _as_written(text: str) -> str:
@@ -145,6 +217,7 @@ def _as_written(text: str) -> str:
     [
         {"const": 2**53 + 1},
         {"enum": ["a", [2**64]]},
+        {"const": ["\x01"]},
         {"patternProperties": {"^(?!a)": True}},
         *({"pattern": text} for text in ("(", "(?", "a)", "[a", "*", "a**", "^*", r"\A")),
         *({"pattern": text} for text in (r"\x{41}", "(?i)a", "[z-a]", r"\1", r"\ud800", "a\\")),
