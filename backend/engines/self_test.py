@@ -23,13 +23,13 @@ TOKENS, BEGUN, WRONG = 12, 5, 10
 #: 1e-4 of it in float32 and 0.17 in 4 bits; a pass that forgets the context is off by about 1.
 PRECISE, ROUNDED = 0.01, 0.4
 
-#: By how much of that a row of a tree may go by guesses that it does not see. It was 0, and 0.2
+#: By how much of that a row of a tree may go by guesses that it does not see. It was 0, and 0.5
 #: where one row saw them, or where they stayed after they were rejected.
 LEAK = 0.1
 
 #: A tree may be off from a chain by this share of what the chain is off from single tokens, or of
-#: what seeing the guesses changes. It was 0.5 of the one in 4 bits; wrong positions make 1.2 of the
-#: one and 0.04 of the other where a model hardly goes by positions, and many times that elsewhere.
+#: what seeing the guesses changes. It was 0.9 of the one in few bits; wrong positions make 1.8 of
+#: the one and 0.02 of the other where a model hardly goes by positions, and many times that else.
 ROUNDING, CHANGE = 1.25, 0.005
 
 #: Rounding may choose another expert, and one text in a dozen be off by more: others are tried.
