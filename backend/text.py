@@ -154,15 +154,6 @@ def positions_for(prompt: int, request: Request, max_context: int, scratch: int)
     return positions
 
 
-#: Of a token that is one byte, in SentencePiece's names.
-_OCTET = re.compile(r"<0x([0-9A-F]{2})>")
-#: The byte that each character stands for in a byte-level vocabulary's names: most for their own,
-#: the others, such as the space, are those from U+0100 on.
-_PRINTED = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-_OTHERS = sorted(set(range(256)) - set(_PRINTED))
-_BYTE_LEVEL = {chr(b): b for b in _PRINTED} | {chr(256 + i): b for i, b in enumerate(_OTHERS)}
-
-
 class HfTokenizer(Tokenizer):
     """A fast tokenizer saved in a model folder. Texts are encoded whole and without pads, whatever
     truncation and padding its file has.
@@ -218,16 +209,34 @@ class HfTokenizer(Tokenizer):
         return self._backend.decode(tokens, skip_special_tokens=not special)
 
     def stream(self) -> Detokenizer:
-        return Detokenizer(_HfBytes(self, self._letter))
+        before = self._letter  # the last token that had text: decoders look at what stands before
 
-    def octets(self, token: int) -> bytes:
-        """The bytes of a token that is named by them, as byte-level tokenizers or SentencePiece
-        name those that are no text; b"": it is not.
+        def read(token: int) -> bytes:
+            nonlocal before
+            start = self.decode(before, special=False)
+            text = self.decode([*before, token], special=False)[len(start) :]
+            if "\ufffd" in text:
+                return self._octets(token) or text.encode()
+            before = [token] if text else before
+            return text.encode()
+
+        return Detokenizer(read)
+
+    def _octets(self, token: int) -> bytes:
+        """The bytes that name a token, as SentencePiece and byte-level tokenizers name those that
+        are no text; b"": no bytes do.
         """
         name = self.fast.convert_ids_to_tokens(token)
-        if octet := _OCTET.fullmatch(name):
+        if octet := re.fullmatch(r"<0x([0-9A-F]{2})>", name):
             return bytes([int(octet[1], 16)])
-        return bytes(_BYTE_LEVEL[c] for c in name) if set(name) <= _BYTE_LEVEL.keys() else b""
+        return bytes(self._bytes[c] for c in name) if self._bytes.keys() >= set(name) else b""
+
+    @cached_property
+    def _bytes(self) -> dict[str, int]:
+        """What each character of a byte-level vocabulary's names stands for."""
+        from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+        return {character: byte for byte, character in bytes_to_unicode().items()}
 
     def piece(self, token: int) -> str:
         """See Tokenizer. Each token's is read once."""
@@ -309,24 +318,6 @@ def _load(folder: Path) -> Any:
     return fast
 
 
-class _HfBytes:
-    """The bytes of a sequence's tokens, one after the other. Text is decoded behind the last token
-    that had some: decoders look at what stands before, and drop the space that a text begins with.
-    """
-
-    def __init__(self, tokenizer: HfTokenizer, before: Sequence[int]) -> None:
-        self._tokenizer, self._before = tokenizer, list(before)
-
-    def __call__(self, token: int) -> bytes:
-        before = self._tokenizer.decode(self._before, special=False)
-        both = self._tokenizer.decode([*self._before, token], special=False)
-        text = both[len(before) :]
-        if "\ufffd" in text:
-            return self._tokenizer.octets(token) or text.encode()
-        self._before = [token] if text else self._before
-        return text.encode()
-
-
 class ByteTokenizer(Tokenizer):
     """One token a UTF-8 byte, 256 ends the text: an alphabet that needs no files."""
 
@@ -381,7 +372,7 @@ class StopStrings:
     def push(self, text: str) -> str:
         if self.hit:
             return ""
-        before = len(self._pending)
+        old = len(self._pending)
         self._pending += text
         ends = [(i + len(s), i) for s in self._stops if (i := self._pending.find(s)) >= 0]
         if ends:
@@ -390,9 +381,9 @@ class StopStrings:
             self.hit = True
             return self._release(min(ends)[1])
         most = max((_overlap(self._pending, s) for s in (*self._stops, self._behind)), default=0)
-        if self._behind:  # all of it, if the new text ends it
-            start = self._pending.find(self._behind, max(0, before - len(self._behind) + 1))
-            most = max(most, len(self._pending) - start) if start >= 0 else most
+        start = self._pending.find(self._behind, max(0, old + 1 - len(self._behind)))
+        if self._behind and start >= 0:  # all of it, which the new text has completed
+            most = max(most, len(self._pending) - start)
         return self._release(len(self._pending) - most)
 
     def special(self, name: str) -> str:

@@ -78,9 +78,8 @@ class Sampling:
         return ", ".join((f"T={self.temperature}", *set_))
 
 
-#: What makes a program of a prompt, unless a backslash stands before it.
-PROGRAM_TAG = r"\{\{[ \t\r\n]*(?:gen|select|assistant)\b"
-_PLAIN_TAG = re.compile(rf"\\({PROGRAM_TAG})")
+#: What makes a program of a prompt, unless the backslash stands before it.
+PROGRAM_TAG = re.compile(r"(\\?)(\{\{[ \t\r\n]*(?:gen|select|assistant)\b)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +119,7 @@ class Request:
     @property
     def text(self) -> str:
         """A prompt that is no program as the model reads it."""
-        return _PLAIN_TAG.sub(r"\1", self.prompt)
+        return PROGRAM_TAG.sub(r"\2", self.prompt)
 
     @property
     def messages(self) -> Messages:

@@ -106,7 +106,8 @@ def decode(column: int, prompt: Sequence[int], request: Request, parts: Parts) -
     """Decode one answer to the token ids `prompt`, yielding events between steps. Advances `parts`
     in place.
     """
-    answer = Answer(column, Context(prompt, parts), request, parts)
+    text = TextStream(parts.tokenizer, request.stop)
+    answer = Answer(column, Context(prompt, parts), request, parts, text)
     while answer.goes_on():
         if answer.reading:
             yield answer.prefill()
@@ -121,20 +122,11 @@ class Answer:
     """
 
     def __init__(
-        self,
-        column: int,
-        context: Context,
-        request: Request,
-        parts: Parts,
-        skip: int = 0,
-        behind: str = "",
+        self, column: int, context: Context, request: Request, parts: Parts, text: TextStream
     ) -> None:
-        """`skip`: characters at the start in which no stop string is looked for; `behind`: what
-        follows the text.
-        """
         self.reason: Reason | None = None
         self.tokens: list[int] = []  # those of this answer
-        self.text = TextStream(parts.tokenizer, request.stop, skip, behind)
+        self.text = text  # shows it, up to the stop strings
         self._context = context
         self._column = column
         self._request = request

@@ -144,27 +144,22 @@ def between(source: GrammarSource, lead: str, behind: str, closing: str = "") ->
     """
     if not (lead or closing or behind):
         return definition_of(source)
-    end = f" {_quoted(behind)} /(?s:.*)/" if behind else ""
+    (grammar,) = json.loads(definition_of(source))["grammars"]
+    front, back = "LEAD " if lead or closing else "", " BEHIND" if behind else ""
     if source.kind == "regex":
-        start, terminals, parts = "TEXT", [f"TEXT: {_body(source)}{end}"], []
+        lines = [f"start: {front}TEXT", f"TEXT: {_body(source)}{back}"]
     else:
-        start, terminals = f"@{_BODY}", []
-        parts = [{**json.loads(definition_of(source))["grammars"][0], "name": _BODY}]
-        if end:
-            start, terminals = f"{start} BEHIND", [f"BEHIND:{end}"]
-    if lead or closing:
-        start = f"LEAD {start}"
-        terminals.append(f"LEAD: {'THOUGHT ' if closing else ''}{_quoted(lead or closing)}")
+        lines = [f"start: {front}@{_BODY}{back}"]
+    if behind:
+        lines.append(f"BEHIND: {json.dumps(behind, ensure_ascii=False)} /(?s:.*)/")
+    if front:
+        thought = "THOUGHT " if closing else ""
+        lines.append(f"LEAD: {thought}{json.dumps(lead or closing, ensure_ascii=False)}")
     if closing:
         ended = regex_literal(f"(?s:.*){re.escape(closing)}(?s:.*)")
-        terminals.append(f"THOUGHT: /(?s:.*)/ & ~{ended}")
-    grammar = {"lark_grammar": "\n".join([f"start: {start}", *terminals])}
-    return json.dumps({"grammars": [grammar, *parts]})
-
-
-def _quoted(text: str) -> str:
-    """A text as a terminal of Lark."""
-    return json.dumps(text, ensure_ascii=False)
+        lines.append(f"THOUGHT: /(?s:.*)/ & ~{ended}")
+    framed = {"lark_grammar": "\n".join(lines)}
+    return json.dumps({"grammars": [framed, {**grammar, "name": _BODY}]})
 
 
 def composed(text: str) -> str:

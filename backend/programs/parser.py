@@ -14,7 +14,6 @@ MAX_REGEX = 1_000
 OPTIONS = ("max_tokens", "stop", "temperature", "regex")
 TAGS = ("gen", "select", "assistant")
 
-_PROGRAM = re.compile(rf"(?<!\\){PROGRAM_TAG}")
 # In {{{x}} the tag is the inner pair, so that a JSON object may begin right before a tag.
 _OPEN = re.compile(r"(?<!\\)\{\{(?!\{)")
 _PLAIN = r"for plain text write \{{"
@@ -82,7 +81,7 @@ def is_program(text: str) -> bool:
     """Whether the text has a tag other than {{name}} without a backslash before it. Other kinds of
     templates have none.
     """
-    return _PROGRAM.search(text) is not None
+    return any(not tag[1] for tag in PROGRAM_TAG.finditer(text))
 
 
 def parse_program(text: str) -> Program:
@@ -112,7 +111,7 @@ class _Parser:
 
     def _add_text(self, end: int) -> None:
         if end > self.at:
-            self.nodes.append(Text(_unescaped(self.text[self.at : end])))
+            self.nodes.append(Text(self.text[self.at : end].replace(r"\{{", "{{")))
 
     def _read_tag(self) -> None:
         word = self._match(_WORD)
@@ -173,7 +172,7 @@ class _Parser:
     def _assistant(self) -> None:
         self._close()
         first = self.user is None
-        self.user = _unescaped(self.text[: self.tag])
+        self.user = self.text[: self.tag].replace(r"\{{", "{{")
         alone = first and not self.slots and self.user.strip()
         problem = f"{{{{assistant}}}} must stand once, behind a text without slots; {_PLAIN}"
         self._check(alone, self.tag, problem)
@@ -235,7 +234,3 @@ class _Parser:
         line = self.text.count("\n", 0, at) + 1
         column = at - self.text.rfind("\n", 0, at)
         return DerbyError(f"Line {line}, column {column}: {problem}.")
-
-
-def _unescaped(text: str) -> str:
-    return text.replace(r"\{{", "{{")

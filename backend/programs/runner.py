@@ -8,7 +8,7 @@ fixed text that follows.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -21,6 +21,7 @@ from backend.errors import DerbyError
 from backend.events import Event, Fed, Filled, Finished, Reason
 from backend.grammar.sources import GrammarSource
 from backend.programs.parser import Gen, Node, Program, Select, Slot, Text, Value
+from backend.text import TextStream, Tokenizer
 from backend.types import Proposal, Request, Sampling
 
 #: Makes the constraint of a slot whose text begins with the first given one, then is one of the
@@ -111,16 +112,13 @@ class _Runner:
         if self.carry:
             yield self._feed(self.carry)
 
-    def _behind(self, slot: Slot, nodes: Sequence[Node]) -> str:
+    def _behind(self, slot: Slot, nodes: Iterable[Node]) -> str:
         """What is known of the beginning of the text behind a slot."""
         text = ""
         for node in nodes:
-            if isinstance(node, Text):
-                text += node.text
-            elif isinstance(node, Value) and node.name != slot.name:
-                text += self.values[node.name]
-            else:
+            if isinstance(node, Slot) or (isinstance(node, Value) and node.name == slot.name):
                 break
+            text += node.text if isinstance(node, Text) else self.values[node.name]
         return text[:COMPETING]
 
     def _slot(self, slot: Slot, behind: str) -> Iterator[Event]:
@@ -132,7 +130,8 @@ class _Runner:
             with self.parts.clock.part("mask"):
                 request, parts = self._plan(slot, healed, behind)
         yield self._fed(fixed, tokens)
-        answer = Answer(self.column, self.context, request, parts, len(healed), behind)
+        text = TextStream(parts.tokenizer, request.stop, len(healed), behind)
+        answer = Answer(self.column, self.context, request, parts, text)
         while answer.goes_on():
             yield from (answer.prefill(),) if answer.reading else answer.step()
         if answer.reason == "stopped":  # in the middle of a value
@@ -141,8 +140,7 @@ class _Runner:
             return
         if answer.reason in FATAL:
             self.reason = answer.reason
-        shown = len(answer.text.output)
-        rest = answer.text.flush_whole()
+        shown, rest = len(text.output), text.flush_whole()
         output = self._output(answer, max(shown, len(healed)), behind, parts.constraint)
         tail = rest[: len(output) - shown]
         value = self._settle(answer, output, healed)
@@ -256,6 +254,25 @@ def hottest(sampling: Sampling, program: Program | None) -> float:
     slots = program.nodes if program else ()
     own = [slot.temperature or 0.0 for slot in slots if isinstance(slot, Gen)]
     return max([sampling.temperature, *own])
+
+
+def most_tokens(program: Program, tokenizer: Tokenizer) -> int:
+    """Tokens that the program's text may take: what its slots may write, and fixed text, each with
+    a token more, which may be healed. No token is shorter than a byte.
+    """
+    total, slots = 1, dict[str, int]()
+    for node in program.nodes:
+        match node:
+            case Text(text):
+                new = len(tokenizer.encode_plain(text))
+            case Value(name):
+                new = slots[name]
+            case Gen(name, new):
+                slots[name] = new
+            case Select(name, options):
+                slots[name] = new = max(len(option.encode()) for option in options)
+        total += new + 1
+    return total
 
 
 def slot_grammars(program: Program | None) -> list[GrammarSource]:

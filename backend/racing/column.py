@@ -28,7 +28,7 @@ from backend.grammar.constraint import GrammarCompiler, closing_tag
 from backend.libraries.lane import library_events
 from backend.libraries.library import Library
 from backend.programs.parser import Program, is_program, parse_program
-from backend.programs.runner import hottest, run_program, slot_grammars
+from backend.programs.runner import hottest, most_tokens, run_program, slot_grammars
 from backend.racing.caches import require_cache, restore, save_cache
 from backend.racing.models import LoadedModels, Say
 from backend.strategies.column import Column
@@ -153,12 +153,11 @@ class ColumnRun:
         )
 
     def _session(self, engine: Engine, layers: Layers = ()) -> Session:
-        """A session with room for the whole text: 0 for a program's, of which nobody knows how long
-        it gets.
-        """
-        rows, depth = len(self._prompt) + self.request.max_new_tokens, self.column.scratch_depth
-        rows = min(min(rows, self._positions) + depth, engine.max_context)
-        session = self.models.session(engine, rows if self._program is None else 0, layers)
+        """A session with room for the whole text, so that no cache grows on the clock."""
+        program, depth = self._program, self.column.scratch_depth
+        new = most_tokens(program, engine.tokenizer) if program else self.request.max_new_tokens
+        rows = min(len(self._prompt) + new, self._positions) + depth
+        session = self.models.session(engine, min(rows, engine.max_context), layers)
         return self._opened.enter_context(session)
 
     def _drafter(self, sampler: Sampler) -> Drafter:

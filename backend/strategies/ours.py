@@ -97,8 +97,8 @@ USUAL_COPY = "int4"
 
 
 def speculative_weights(values: Values, target: Engine) -> Weights:
-    """The trained draft or the model that `draft` stands for. Raises DerbyError where none was
-    trained.
+    """The trained draft or the model that `draft` stands for; None: a copy could only run beside
+    the target's device, and prompt lookup goes on alone. Raises DerbyError where none was trained.
     """
     draft: str = values["draft"]
     head = _head(draft, target.spec)
@@ -106,9 +106,11 @@ def speculative_weights(values: Values, target: Engine) -> Weights:
         return head
     if draft == TRAINED or (head is not None and draft != HYBRID):
         raise no_trained_draft(target.spec)
-    if draft == HYBRID or draft in all_precisions():
-        copy = USUAL_COPY if draft == HYBRID else draft
-        return copy_spec(target.spec, copy)
+    if draft == HYBRID:
+        copy = copy_spec(target.spec, USUAL_COPY)
+        return copy if copy.device.upper() == target.spec.device.upper() else None
+    if draft in all_precisions():
+        return copy_spec(target.spec, draft)
     return replace(target.spec, name=draft)
 
 

@@ -167,7 +167,9 @@ def test_on_torch_the_columns_agree_and_equal_generate(
         with pytest.raises(DerbyError, match="64"):
             engine.open().forward(prompt, chain_parents(len(prompt)), ())
         return
-    assert_columns_agree(engine, prompt, [engine, models.torch(name, "bf16")])
+    rounded = models.torch(name, "bf16")
+    assert rounded.guesses == engine.guesses
+    assert_columns_agree(engine, prompt, [engine, rounded])
     assert write(engine, prompt, Sampling()) == generate(models.folder(name), prompt)
 
 
@@ -246,8 +248,10 @@ def test_on_openvino_the_columns_agree_and_equal_torch(models: Models, name: str
         if "longrope" in name and length == "long":
             continue
         engine, torch = models.openvino(name), models.torch(name)
+        rounded = [models.openvino(name, precision) for precision in ("int8", "int4")]
+        assert {each.guesses for each in (engine, *rounded)} == {"trees"}
         prompt = engine.tokenizer.encode_plain(text.decode())
-        assert_columns_agree(engine, prompt, [engine, models.openvino(name, "int8")])
+        assert_columns_agree(engine, prompt, [engine, rounded[0]])
         assert write(engine, prompt, Sampling()) == write(torch, prompt, Sampling())
 
 

@@ -17,6 +17,7 @@ from backend.decoding.loop import Context, Parts
 from backend.decoding.sampling import Sampler
 from backend.decoding.seams import Constraint
 from backend.engines.fake import FakeEngine
+from backend.engines.session import Session
 from backend.events import Decided, Event, Fed, Filled, Step
 from backend.grammar.constraint import GrammarCompiler
 from backend.grammar.sources import GrammarSource
@@ -28,7 +29,7 @@ from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import OwnModel, parse_column
-from backend.types import ModelSpec, Request, Sampling
+from backend.types import Layers, ModelSpec, Request, Sampling
 
 FAKE = ModelSpec("fake", "fake")
 COLD = Sampling(0.0)
@@ -128,6 +129,23 @@ def test_fixed_text_is_fed_and_not_generated() -> None:
     # With the cache every token is computed once; without it, once more for every later one.
     assert board.scores[0].rows <= fed + sampled
     assert board.scores[1].rows > 2 * board.scores[0].rows
+
+
+def test_a_program_is_given_room_for_all_that_it_may_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache that grows within a race is captured anew on its clock."""
+    opened, opening = list[tuple[int, Session]](), FakeEngine.open
+
+    def noted(engine: FakeEngine, rows: int = 0, layers: Layers = ()) -> Session:
+        session = opening(engine, rows, layers)
+        opened.append((rows, session))
+        return session
+
+    monkeypatch.setattr(FakeEngine, "open", noted)
+    columns = ("kv", "lookup", "lookahead", "speculative:draft=fake-draft")
+    for heal in (True, False):
+        play(PROGRAM, columns, heal=heal)
+    assert len(opened) == 2 * (len(columns) + 1)
+    assert all(0 < session.length <= rows <= 4 * session.length for rows, session in opened)
 
 
 @pytest.mark.parametrize("slot", ['gen "a" max_tokens=4', 'select "a" "yes|no"'])

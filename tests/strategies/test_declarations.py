@@ -92,8 +92,15 @@ def test_a_slip_in_a_declaration_is_refused_at_once(slip: dict[str, Any]) -> Non
 class Target(FakeEngine):
     """A target that is some model, and shows its hidden states or does not."""
 
-    def __init__(self, name: str, engine: str = "openvino", *, hidden_states: bool = True) -> None:
-        spec = ModelSpec(name, engine)
+    def __init__(
+        self,
+        name: str,
+        engine: str = "openvino",
+        device: str = "CPU",
+        *,
+        hidden_states: bool = True,
+    ) -> None:
+        spec = ModelSpec(name, engine, device=device)
         super().__init__(spec, guesses="trees" if hidden_states else "none")
 
 
@@ -119,6 +126,19 @@ def test_a_hybrid_falls_back_to_a_copy_that_it_can_do_without() -> None:
     for engine in ("openvino", "torch"):
         copy = replace(COPY, name="owner/model")
         assert wanted("hybrid", Target("owner/model", engine)) == copy
+    assert wanted("hybrid", Target("owner/model", device="GPU")) == replace(copy, device="GPU")
+
+
+@pytest.mark.parametrize("device", ["CUDA", "cuda:1", "AUTO"])
+def test_beside_a_gpu_no_copy_is_made_for_the_cpu(device: str) -> None:
+    """A model of 8 B would take 64 GB to convert. What was trained drafts there, or a copy that
+    somebody names.
+    """
+    assert wanted("hybrid", Target("owner/model", "torch", device)) is None
+    assert wanted("hybrid", Target("built-in", "torch", device)) == SHIPPED
+    assert wanted("int4", Target("owner/model", "torch", device)) == replace(
+        COPY, name="owner/model"
+    )
 
 
 def test_a_trained_head_by_name_is_never_replaced_by_something_else() -> None:

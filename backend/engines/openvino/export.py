@@ -23,10 +23,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from backend.engines.openvino.core import BYTES, EXACT, core
 from backend.engines.openvino.session import OpenVINOSession
 from backend.engines.openvino.weights import compressed, merge_products
-from backend.engines.self_test import TOKENS, alike, in_passes, sample
+from backend.engines.self_test import TOKENS, in_passes, sample
 from backend.errors import DerbyError, chain, unknown
 from backend.models.files import (
     BUILT_IN,
@@ -224,13 +226,11 @@ def require_equal(folder: Path, logits: Logits, files: ModelFiles) -> None:
     """Raise DerbyError unless the IR gives torch's `logits` of the self-test's text, but for
     float32's rounding.
     """
-    model = core().compile_model(folder / IR[0], "CPU", EXACT)
-
-    def session() -> OpenVINOSession:
-        return OpenVINOSession(model.create_infer_request(), files.max_context, files.window)
-
+    request = core().compile_model(folder / IR[0], "CPU", EXACT).create_infer_request()
+    session = OpenVINOSession(request, files.max_context, files.window)
     own = in_passes(session, sample(files.vocab_size), (1, TOKENS - 1))
-    if not alike(own, logits, ROUNDING):
+    # Those that are no numbers come of damaged weights, which whoever runs them says.
+    if np.abs(own - logits).max() > ROUNDING * np.abs(logits).max():
         raise unsupported(files, "logits off from those of torch")
 
 

@@ -159,14 +159,19 @@ class FixedWidths:
     _tensors: dict[int, PassTensors] = field(default_factory=dict)
 
     def tensors(self, width: int) -> PassTensors:
-        """Inputs and outputs of passes of this width, which never run at once."""
-        if width not in self._tensors:
-            device = self.target.device
-            logits = torch.zeros(width, self.vocabulary, device=device)
-            hidden = torch.zeros(width, self.hidden, dtype=self.target.dtype, device=device)
-            shapes = [(1,), (width,), (width,), (width, width)]
-            self._tensors[width] = PassTensors(width, shapes, (logits, hidden), torch.int64)
-        return self._tensors[width]
+        """Inputs and outputs of passes of this width, which never run at once. Those of a width
+        that is not captured last as long as its pass: a vocabulary of logits a row would add up.
+        """
+        if width in self._tensors:
+            return self._tensors[width]
+        device = self.target.device
+        logits = torch.zeros(width, self.vocabulary, device=device)
+        hidden = torch.zeros(width, self.hidden, dtype=self.target.dtype, device=device)
+        shapes = [(1,), (width,), (width,), (width, width)]
+        tensors = PassTensors(width, shapes, (logits, hidden), torch.int64)
+        if width in WIDTHS:
+            self._tensors[width] = tensors
+        return tensors
 
 
 @torch.inference_mode()
@@ -246,9 +251,10 @@ class CapturedSession(TorchSession):
         self._runs: dict[tuple[int, bool], Run] = {}
         with current(self._device):
             for width in reversed(WIDTHS):  # the largest first: the others fit into its memory
-                shared.tensors(width).clear()
+                tensors = shared.tensors(width)
+                tensors.clear()
                 for logits in (True, False) if width == PREFILL_CHUNK else (True,):
-                    self._runs[width, logits] = shared.capture(self._pass(width, logits=logits))
+                    self._runs[width, logits] = shared.capture(self._pass(tensors, logits=logits))
 
     def _make_room(self, rows: int) -> None:
         """Have the cache hold so many rows, of which the kept ones stay."""
@@ -267,7 +273,8 @@ class CapturedSession(TorchSession):
             self._make_room(self.length + width)
             tensors.fill(*_padded(tokens, tree, self.length, width))
             key = width, len(rows) > 0 or width != PREFILL_CHUNK
-            self._runs.get(key, self._pass(width, logits=key[1]))()
+            run = self._runs.get(key) or self._pass(tensors, logits=True)
+            run()
             logits, hidden = tensors.outputs
             self._states = {-1: hidden[None, :n].clone()}
             # The one thing that a pass makes the host wait for: so many times the vocabulary,
@@ -281,12 +288,11 @@ class CapturedSession(TorchSession):
         self._pending(tokens, parents)
         return wanted.numpy()
 
-    def _pass(self, width: int, *, logits: bool) -> Run:
-        """A pass of this width. It asks for no value of the device, and makes nothing that outlives
+    def _pass(self, tensors: PassTensors, *, logits: bool) -> Run:
+        """A pass over these. It asks for no value of the device, and makes nothing that outlives
         it.
         """
-        shared, target = self._shared, self._shared.target
-        tensors = shared.tensors(width)
+        target, width = self._shared.target, tensors.width
         start, ids, positions, seen = tensors.inputs
 
         def run() -> None:

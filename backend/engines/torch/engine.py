@@ -4,12 +4,23 @@ torch itself is imported when a model is opened.
 """
 
 import inspect
+import logging
 import shutil
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from backend.engines.engine import Engine, EngineDeclaration, Say
-from backend.engines.self_test import PRECISE, ROUNDED, TOKENS, alike, in_passes, sample, self_test
+from backend.engines.self_test import (
+    PRECISE,
+    ROUNDED,
+    TOKENS,
+    distance,
+    in_passes,
+    sample,
+    self_test,
+)
 from backend.engines.session import Session
 from backend.errors import DerbyError, unknown
 from backend.machine import threads, zero_gpu
@@ -28,6 +39,7 @@ if TYPE_CHECKING:
     from backend.engines.torch.captured import Capture, FixedWidths
     from backend.engines.torch.session import Target
 
+log = logging.getLogger(__name__)
 
 PRECISIONS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 #: What weights of a language model are called within a larger checkpoint, old or new, and alone.
@@ -177,46 +189,57 @@ class TorchEngine(Engine):
         self.model = model.eval()
         fix_positions(model)
         self._target = target_of(model)
+        self._config = model.config.get_text_config(decoder=True)
+        self._bound = PRECISE if spec.precision == "fp32" else ROUNDED
         self._fixed: FixedWidths | None = None
         self._cuda = {p.device for p in model.parameters() if p.device.type == "cuda"}
         self.guesses = self._tested()
         if self.guesses == "trees":
             self._fixed = self._fixed_widths(capture)
 
+    def _self_test(self, open_session: Callable[[], Session]) -> Guesses:
+        return self_test(open_session, self._config.vocab_size, self._bound, self.open)
+
     def _tested(self) -> Guesses:
         """What its passes may check. Layers that go by rows' places in the cache, as the local
         ones of GPT-Neo and the chunks of Llama 4, take no tree, which a short text does not show.
         """
-        config = self.model.config.get_text_config(decoder=True)
-        bound = PRECISE if self.spec.precision == "fp32" else ROUNDED
-        guesses = self_test(self.open, config.vocab_size, bound)
+        config, guesses = self._config, self._self_test(self.open)
         if guesses == "none":
             self.guesses = "none"
-            tokens = sample(config.vocab_size)
+            session, tokens = self.open(), sample(config.vocab_size)
+            other = [*sample(config.vocab_size, TOKENS - 4, 1), *tokens[-4:]]
             try:
-                at_once = in_passes(self.open, tokens, [TOKENS])
-                parts = in_passes(self.open, tokens, [TOKENS - 4, 1, 1, 1, 1])
+                at_once = in_passes(session, tokens, [TOKENS])[-4:]
+                parts = in_passes(session, tokens, [TOKENS - 4, 1, 1, 1, 1])[-4:]
+                behind_others = in_passes(session, other, [TOKENS])[-4:]
             except Exception as error:  # whatever the code of others raises
                 raise unsuitable(self.model.config) from error
-            if not alike(parts, at_once, bound):
+            if not distance(parts, at_once) <= self._bound * distance(behind_others, at_once):
                 raise unsuitable(self.model.config)
         named = getattr(config, "layer_types", None) or getattr(config, "attention_layers", ())
         return "chains" if guesses == "trees" and not set(named) <= MASKED else guesses
 
     def _fixed_widths(self, capture: "Capture | None") -> "FixedWidths | None":
         """The model with passes of fixed widths, which ask the device for no value; None: it has
-        none. Which experts compute a row is such a value.
+        none, or they do not compute what others do. Which experts compute a row is such a value.
         """
         device = self._target.device
         if capture is None and device.type != "cuda":
             return None
-        config = self.model.config.get_text_config(decoder=True)
         spread = len({parameter.device for parameter in self.model.parameters()}) > 1
-        if spread or any(getattr(config, name, None) for name in EXPERTS):
+        if spread or any(getattr(self._config, name, None) for name in EXPERTS):
             return None
-        from backend.engines.torch.captured import capture_for, fixed_widths
+        from backend.engines.torch.captured import CapturedSession, capture_for, fixed_widths
 
-        return fixed_widths(self._target, capture or capture_for(device))
+        fixed = fixed_widths(self._target, capture or capture_for(device))
+        if (
+            fixed is None
+            or self._self_test(partial(CapturedSession, fixed, self.max_context, 0)) == "trees"
+        ):
+            return fixed
+        log.warning("%s: captured passes compute something else, and none run", self.spec)
+        return None
 
     def open(self, rows: int = 0, layers: Layers = ()) -> Session:
         """See Engine. Captured passes do not show layers."""
