@@ -273,6 +273,8 @@ def refusal(source: GrammarSource, printed: str) -> DerbyError:
         )
     if why.startswith("NoExtension"):
         why = "no text fits it"
+    if why.startswith("recursion limit exceeded"):
+        why = "it nests deeper than the limit of some 120 levels"
     if why.startswith("circular references"):
         return DerbyError(
             f"The JSON Schema has keywords beside a $ref to {why.rpartition('///')[2]} from within "
