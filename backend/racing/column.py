@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Generator
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from backend.decoding.clock import Clock, rounded, rounded_value
@@ -19,7 +19,6 @@ from backend.events import (
     Event,
     Finished,
     Judged,
-    Prefilled,
     Prepared,
     Started,
     Step,
@@ -30,7 +29,7 @@ from backend.libraries.lane import library_events
 from backend.libraries.library import Library
 from backend.programs.parser import Program, is_program, parse_program
 from backend.programs.runner import hottest, run_program, slot_grammars
-from backend.racing.caches import Readings, require_cache, restore, save_cache
+from backend.racing.caches import require_cache, restore, save_cache
 from backend.racing.models import LoadedModels, Say
 from backend.strategies.column import Column
 from backend.strategies.declaration import DrafterInputs
@@ -50,7 +49,6 @@ class ColumnRun:
     request: Request
     models: LoadedModels
     say: Say
-    readings: Readings
     stopped: Callable[[], bool]
     save_cache: Path | None
     restore_cache: Path | None
@@ -62,7 +60,6 @@ class ColumnRun:
     _prompt: list[int] = field(init=False)
     _positions: int = 0  # tokens that the context may hold
     _decision: Decision = UNDECIDED
-    _rows: int = 0  # that another column read, for the first step
     _calls: int = 0  # of the draft
     _call_seconds: float = 0.0  # what one takes, as it was timed before
     _drafting: float = 0.0  # seconds of all
@@ -110,19 +107,12 @@ class ColumnRun:
             yield from self._known_costs(self._call_seconds)
             if clock.seconds or reused:
                 yield Prepared(index, reused, rounded(clock.seconds))
-            reading = self.readings.begin(prompt, parts, target)
             if program is None:
                 loop = decode(index, prompt, request, parts)
             else:
                 compile_, own = grammars.compile, column.grammar
                 loop = run_program(index, program, prompt, request, parts, compile_, own)
-                reading = None
-            if reading is not None and reading.tokens:
-                yield from reading.copied(index, prompt, parts)
-                reading, self._rows = None, len(reading.tokens)
             for event in loop:
-                if isinstance(event, Prefilled) and reading is not None:
-                    reading.add(event, parts)
                 yield from self._with_news(event, parts)
 
     def _constraint(self, grammars: GrammarCompiler) -> Constraint:
@@ -220,8 +210,6 @@ class ColumnRun:
         if isinstance(event, Step) and event.calls:
             self._calls += event.calls
             self._drafting += event.seconds["draft"]
-        if isinstance(event, Step) and self._rows:
-            event, self._rows = replace(event, rows=event.rows + self._rows), 0
         ended = isinstance(event, Finished)
         if ended:
             if self.save_cache is not None:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from backend.errors import DerbyError
 from backend.events import Event, Preparing
-from backend.racing.caches import Readings
 from backend.racing.column import ColumnRun
 from backend.racing.ledger import Ledger
 from backend.racing.models import LoadedModels, Say
@@ -60,8 +59,6 @@ class Race:
 
         models.begin(column.target(self.target) for column in self.columns if column.strategy.loads)
         request, ledger, finish = self._raw_if_needed(models, preparing), Ledger(), PhotoFinish()
-        sharing = [c for c in self.columns if c.strategy.ours and self.alone_from is None]
-        readings = Readings(column.target(self.target) for column in sharing)
 
         def lane_of(index: int, column: Column) -> Lane:
             strategy, spec = column.strategy, column.target(self.target)
@@ -72,7 +69,6 @@ class Race:
                 request=request,
                 models=models,
                 say=preparing,
-                readings=readings,
                 stopped=lambda: stopped() or finish.ends(lane),
                 save_cache=self.save_cache if index == self.saved_column else None,
                 restore_cache=self.restore_cache,

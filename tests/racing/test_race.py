@@ -17,7 +17,9 @@ import numpy as np
 import psutil
 import pytest
 from chat_model import make
-from race_runs import FAKE, alive, board_after, ends, events_of, until
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from race_runs import FAKE, alive, board_after, ends, events_of, run_solo, until
 
 from backend.decoding.seams import Decision, Drafter
 from backend.engines.fake import FakeEngine
@@ -243,6 +245,31 @@ def test_columns_may_run_alone_one_after_another_whichever_is_first() -> None:
 
 def answers(events: Sequence[Event]) -> list[list[int]]:
     return [score.tokens for score in board_after(COLUMNS[1:4], events).scores]
+
+
+LINE_UP = [
+    "stateless",
+    "kv",
+    "speculative:draft=fake-draft,k=2",
+    "lookup:k=3",
+    "lookahead:window=5",
+    "grammar:grammar=date",
+]
+
+
+@given(st.permutations(LINE_UP))
+@settings(max_examples=20)
+def test_the_order_of_a_line_up_changes_no_text_and_no_count(names: list[str]) -> None:
+    """Behind Stateless, columns took over its passes as their own, and a draft failed."""
+    columns, models = tuple(map(parse_column, names)), LoadedModels()
+    race = Race(Request("Who is it? " * 7, 24), columns, FAKE)
+    for index, score in enumerate(board_after(columns, events_of(race, models)).scores):
+        alone = run_solo(race, index, models)
+        if score.reason == "photo finish":
+            assert score.tokens == alone.tokens[: score.length]
+        else:
+            assert (score.tokens, score.rows) == (alone.tokens, alone.rows)
+            assert (score.drafted, score.accepted) == (alone.drafted, alone.accepted)
 
 
 class Undecided(Drafter):
