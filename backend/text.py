@@ -127,17 +127,18 @@ def prompt_tokens(tokenizer: Tokenizer, request: Request) -> list[int]:
     )
 
 
-def require_fits(prompt: int, context: int, scratch_depth: int = 0) -> None:
-    """Raise DerbyError unless a prompt of so many tokens leaves room for one more in a context that
-    holds `context`; `scratch_depth` of them are for lookahead.
+def positions_for(prompt: int, request: Request, max_context: int, scratch: int) -> int:
+    """How many tokens prompt and answer may have together: all that the context holds but for
+    `scratch`. Raises DerbyError if the prompt leaves no room for one.
     """
-    room = context - scratch_depth
-    over = prompt + 1 - room
-    if over > 0:
+    positions = min(request.context or max_context, max_context) - scratch
+    if (over := prompt + 1 - positions) > 0:
+        instead = ", or remove Lookahead, which needs room beyond the text" if scratch else ""
         raise DerbyError(
-            f"The prompt has {prompt:,} tokens and the context holds {room:,}: shorten it by about "
-            f"{-(-over // 10) * 10:,} tokens."
+            f"The prompt has {prompt:,} tokens and the context holds {positions:,}: shorten it by "
+            f"about {-(-over // 10) * 10:,} tokens{instead}."
         )
+    return positions
 
 
 class HfTokenizer(Tokenizer):

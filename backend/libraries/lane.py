@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from queue import Empty, SimpleQueue
 from time import perf_counter
@@ -10,7 +11,7 @@ from time import perf_counter
 from backend.decoding.clock import Clock, rounded
 from backend.events import Event, Finished, Reason, Served, Started, Step
 from backend.libraries.library import Emit, LibraryModel, Part, Serving, Settings, StoppedError
-from backend.text import TextStream, prompt_tokens, require_fits
+from backend.text import TextStream, positions_for, prompt_tokens
 from backend.types import Origin, Request
 
 #: Seconds after which a wait for a part lets the race look whether it was stopped.
@@ -25,17 +26,21 @@ def library_events(
     clock: Clock,
     stopped: Callable[[], bool],
     *,
+    scratch: int,
     takes_turns: bool,
     keeps_text: bool,
 ) -> Iterator[Event | None]:
     """Every event of a column that `model` answers; None where nothing has come. Advances `clock`
-    if the column takes turns. Raises DerbyError.
+    if the column takes turns. `scratch`: see ColumnRun. Raises DerbyError.
     """
     tokenizer, prompt, stream = model.tokenizer, 0, None
+    limit: Reason = "token limit"
     if tokenizer is not None:
         prompt, stream = len(prompt_tokens(tokenizer, request)), TextStream(tokenizer, request.stop)
         if model.max_context:
-            require_fits(prompt, model.max_context)
+            room = positions_for(prompt, request, model.max_context, scratch) - prompt
+            limit = limit if request.max_new_tokens <= room else "context full"
+            request = replace(request, max_new_tokens=min(request.max_new_tokens, room))
     name, parts = (str(model.spec), model.spec.parts) if model.spec else ("", {})
     vocabulary = tokenizer.fingerprint if tokenizer is not None else ""
     yield Started(column, prompt, name, vocabulary, parts, keeps_text)
@@ -56,7 +61,7 @@ def library_events(
                     count = len(tokens)
                 room -= count
                 if stream is not None and room == 0:  # who gives text alone says when it ends
-                    reason = reason or "token limit"
+                    reason = reason or limit
                 reason = reason or part.finish
                 yield _step(column, part, tokens, text, count, seconds)
             else:

@@ -33,14 +33,15 @@ from backend.racing.caches import require_cache, restore, save_cache
 from backend.racing.models import LoadedModels, Say
 from backend.strategies.column import Column
 from backend.strategies.declaration import DrafterInputs
-from backend.text import prompt_tokens, require_fits, require_same_vocabulary
+from backend.text import positions_for, prompt_tokens, require_same_vocabulary
 from backend.types import Layers, ModelSpec, Request
 
 
 @dataclass(slots=True, kw_only=True)
 class ColumnRun:
-    """Column `index` of a race, on the model `spec`. `stopped()`: it is to compute nothing more.
-    The rest: see Race.
+    """Column `index` of a race, on the model `spec`. `scratch`: positions that no column of the
+    race writes into, so that all end at the same token where the context does. `stopped()`: it is
+    to compute nothing more. The rest: see Race.
     """
 
     index: int
@@ -49,6 +50,7 @@ class ColumnRun:
     request: Request
     models: LoadedModels
     say: Say
+    scratch: int
     stopped: Callable[[], bool]
     save_cache: Path | None
     restore_cache: Path | None
@@ -82,10 +84,8 @@ class ColumnRun:
             )
         else:
             self._prompt = prompt_tokens(target.tokenizer, request)
-        prompt, program, depth = self._prompt, self._program, column.scratch_depth
-        limit = min(request.context or target.max_context, target.max_context)
-        require_fits(len(prompt), limit, depth)
-        self._positions = limit - depth
+        prompt, program = self._prompt, self._program
+        self._positions = positions_for(len(prompt), request, target.max_context, self.scratch)
         yield Started(
             index,
             len(prompt),
@@ -272,6 +272,7 @@ class ColumnRun:
             model,
             self.clock,
             self.stopped,
+            scratch=self.scratch,
             takes_turns=library.takes_turns,
             keeps_text=column.keeps_text(self.request.sampling.temperature),
         )

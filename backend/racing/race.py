@@ -59,6 +59,7 @@ class Race:
 
         models.begin(column.target(self.target) for column in self.columns if column.strategy.loads)
         request, ledger, finish = self._raw_if_needed(models, preparing), Ledger(), PhotoFinish()
+        scratch = max(column.scratch_depth for column in self.columns)
 
         def lane_of(index: int, column: Column) -> Lane:
             strategy, spec = column.strategy, column.target(self.target)
@@ -69,6 +70,7 @@ class Race:
                 request=request,
                 models=models,
                 say=preparing,
+                scratch=scratch,
                 stopped=lambda: stopped() or finish.ends(lane),
                 save_cache=self.save_cache if index == self.saved_column else None,
                 restore_cache=self.restore_cache,

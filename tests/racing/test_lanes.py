@@ -232,6 +232,18 @@ def test_a_generation_that_nobody_wants_gives_up(takes_turns: bool, declare: Dec
     until(no_thread_goes_on)
 
 
+@pytest.mark.parametrize("takes_turns", [True, False])
+def test_a_library_s_answer_ends_where_the_context_does_for_all(
+    takes_turns: bool, declare: Declare
+) -> None:
+    """Also where the request ends it: the library wrote on to the token limit."""
+    declare(takes_turns, library=Model(endless, max_context=4096))
+    request = Request("Hello there", 400, context=100)
+    _, board = raced("library", "kv", "lookahead", request=request)
+    ends = [(score.reason, score.length) for score in board.scores]
+    assert ends == [("context full", ends[1][1])] * 3
+
+
 def test_what_a_library_cannot_answer_is_refused(declare: Declare) -> None:
     """A program, which only our loop can run; and a prompt that fills the context."""
     declare(True, library=Model(endless), small=Model(endless, max_context=4))
