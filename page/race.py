@@ -38,8 +38,8 @@ async def events_of(
     stopped: Callable[[], bool] = lambda: False,
     most: float = inf,
 ) -> AsyncGenerator[list[Event], None]:
-    """What a race's events were, four times a second, until it has ended. It ends within a
-    second of `stopped()`, of this iterator's own end, and `most` seconds after its first event.
+    """What a race's events were, four times a second, until it has ended. It ends with
+    the pass of `stopped()`, of this iterator's own end, and `most` seconds after its first event.
     """
     events: SimpleQueue[Event | None] = SimpleQueue()
     closed = threading.Event()

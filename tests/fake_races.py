@@ -13,7 +13,7 @@ import psutil
 
 from backend.events import Failed, Finished, Preparing, to_json
 from backend.models.prepared import prepared
-from backend.racing.hosts import Emit, Stopped, send
+from backend.racing.hosts import ENDED, READY, Emit, Stopped, send
 from backend.racing.models import LoadedModels
 
 
@@ -89,6 +89,7 @@ class Prepare(FakeRace):
 
     def do(self, emit: Emit, stopped: Stopped) -> None:
         os.environ["DECODE_DERBY_CACHE"] = self.cache
+        emit(Preparing("Converting the model..."))
         prepared("folder", "recipe", self._build)
 
     def _build(self, folder: Path) -> None:
@@ -101,6 +102,15 @@ class Prepare(FakeRace):
 def aborting(*_: object) -> None:
     """The life of a worker that cannot start."""
     os.kill(os.getpid(), signal.SIGABRT)
+
+
+def leaving(connection: Connection, *_: object) -> None:
+    """The life of a worker that dies behind its race, slowly: its memory is dumped."""
+    send(connection, READY)
+    connection.recv()
+    send(connection, ENDED)
+    connection.close()
+    threading.Event().wait()
 
 
 def preparing(connection: Connection, *_: object) -> None:

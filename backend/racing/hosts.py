@@ -39,11 +39,13 @@ POLL = 0.05
 #: Asks the worker to end its race.
 STOP = "stop"
 
-#: What a worker says beside events: it takes races, and its race has ended.
+#: What a worker says beside events: it takes races, which it also answers when asked so, and its
+#: race has ended.
 READY, ENDED = "ready", "ended"
 
-#: Seconds that a worker has to end a race that it is asked to stop: Stop is promised within one.
-STOP_GRACE = 0.7
+#: Seconds that a worker has to end what it does when it is asked to: its pass, of which those of a
+#: large model take many, and what loads a model, which knows nothing of Stop and may take minutes.
+PASS_GRACE, LOAD_GRACE = 30.0, 0.7
 
 #: Seconds that one call of the grammar engine may take; most take less than a thousandth of one.
 GRAMMAR_DEADLINE = 10.0
@@ -62,8 +64,9 @@ class Host(ABC):
         self._lock = threading.Lock()
 
     def run(self, race: Race, emit: Emit, stopped: Stopped) -> None:
-        """Run a race to its end, or within a second of `stopped()`. Every column ends in Finished
-        or Failed, each once, whatever happens. Raises what `emit` raises: the race stops then.
+        """Run a race to its end or, once `stopped()`, that of its pass. Every column ends in
+        Finished or Failed, each once, whatever happens. Raises what `emit` raises: the race stops
+        then.
         """
         running, broken = dict.fromkeys(range(len(race.columns))), list[Exception]()
 
@@ -184,24 +187,35 @@ class ProcessHost(Host):
 
     def _run(self, race: Race, emit: Emit, stopped: Stopped) -> None:
         """Raises DerbyError if the worker dies."""
-        if not self._process.is_alive():
+        if not self._answers():
             self._replace()
         while not self._ready:  # a stop costs nobody the models that are being loaded
             if stopped():
                 return
             self._receive(emit)
         self._send(race)
-        self._running = True
+        self._running, self._loading = True, False
         while self._running and not stopped():
             self._receive(emit)
         if self._running:
             self._send(STOP)
-            latest = time.monotonic() + STOP_GRACE
+            latest = time.monotonic() + (LOAD_GRACE if self._loading else PASS_GRACE)
             with contextlib.suppress(DerbyError):  # it was to end
                 while self._running and time.monotonic() < latest:
                     self._receive(emit)
         if self._running:
             self._replace()
+
+    def _answers(self) -> bool:
+        """Whether the worker takes a race, or still starts: one that dies looks alive for a while,
+        in which it would take the race with it.
+        """
+        if not self._ready:
+            return self._process.is_alive()
+        self._send(READY)
+        with contextlib.suppress(EOFError, OSError):  # it warms up in its idle moments
+            return self._connection.poll(PASS_GRACE) and bool(self._connection.recv_bytes())
+        return False
 
     def _send(self, message: Race | str) -> None:
         with contextlib.suppress(OSError):  # it is dead, as `_receive` finds
@@ -228,6 +242,7 @@ class ProcessHost(Host):
                 sentence = "The app is ending: start it again to run races."
             raise DerbyError(sentence, cause="worker") from error
         if event is not None:
+            self._loading = isinstance(event, Preparing)
             emit(event)
 
     def close(self) -> None:
@@ -272,7 +287,9 @@ def work(
         while True:
             while not connection.poll() and models.warm_up():
                 pass
-            if (race := connection.recv()) != STOP:
+            if (race := connection.recv()) == READY:
+                send(connection, READY)
+            elif race != STOP:
                 stop = False
                 host.run(race, emit, stopped)
                 send(connection, ENDED)

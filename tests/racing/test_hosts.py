@@ -1,5 +1,5 @@
 """Hosts keep one contract: the same texts wherever a race runs, an end for every column and only
-one, a stop within a second, one race at a time. A worker may hang, fail to start or die at any
+one, a stop with its pass, one race at a time. A worker may hang, fail to start or die at any
 moment: its columns say so in a sentence, the next race works, and nothing is left behind.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 import pytest
-from fake_races import Break, FakeRace, Prepare, TakeMemory, Wait, aborting, preparing
+from fake_races import Break, FakeRace, Prepare, TakeMemory, Wait, aborting, leaving, preparing
 from race_runs import PATIENCE, alive, ends, never, streamed, until
 
 from backend.events import Event, Failed, Finished, Prefilled, Preparing, Started, Step
@@ -97,15 +97,13 @@ def worker() -> Iterator[ProcessHost]:
 
 @pytest.fixture(params=["inline", "process", "ZeroGPU"])
 def host(request: pytest.FixtureRequest) -> Generator[Host]:
-    """However busy the machine, a worker that answers at all does not have to be replaced."""
+    """However long a pass takes, a worker that answers at all is not replaced."""
     if request.param != "process":
         yield InlineHost() if request.param == "inline" else ZeroGpuHost(lend)
         return
     shared: ProcessHost = request.getfixturevalue("worker")
     before = shared.pid
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hosts, "STOP_GRACE", PATIENCE)
-        yield shared
+    yield shared
     assert shared.pid == before
 
 
@@ -196,13 +194,10 @@ def test_a_gpu_that_is_refused_fails_every_column_with_what_spaces_say() -> None
     assert all("quota is used up" in getattr(event, "message", "") for event in last.values())
 
 
-def test_a_stop_is_noticed_while_an_untrusted_grammar_is_checked(
-    worker: ProcessHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stop_is_noticed_while_an_untrusted_grammar_is_checked(worker: ProcessHost) -> None:
     """The worker waited for the check and for nothing else, up to five seconds of processor time,
     and so was replaced: every loaded model was lost by one Stop.
     """
-    monkeypatch.setattr(hosts, "STOP_GRACE", PATIENCE)
     hostile = GrammarSource("lark", "start: /a+/ /a+/", "hostile")
     columns = (default_column("grammar").with_settings({"grammar": hostile}), *COLUMNS[:1])
     assert_works(worker)
@@ -239,7 +234,7 @@ def test_a_worker_that_hangs_is_replaced_after_its_race_was_stopped(
     worker: ProcessHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A halted process stands for one that is stuck in native code."""
-    monkeypatch.setattr(hosts, "STOP_GRACE", 0.05)
+    monkeypatch.setattr(hosts, "PASS_GRACE", 0.05)
     before, seen = worker.pid, list[Event]()
     stream = streamed(worker, ENDLESS, lambda: bool(seen))
     seen.append(next(stream))
@@ -247,6 +242,16 @@ def test_a_worker_that_hangs_is_replaced_after_its_race_was_stopped(
     assert ends([*seen, *stream]) == stopped_ends(ENDLESS)
     assert worker.pid != before
     assert_works(worker)
+
+
+def test_a_stop_waits_for_a_long_pass(worker: ProcessHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a large model a pass takes longer than a second: its worker was ended, and all models."""
+    monkeypatch.setattr(hosts, "LOAD_GRACE", 0.0)
+    assert ends(streamed(worker, FakeRace())) == DONE
+    before = worker.pid
+    assert ends(streamed(worker, Wait(looks=9), lambda: True)).keys() == {0}
+    assert ends(streamed(worker, FakeRace())) == DONE
+    assert worker.pid == before
 
 
 def test_a_stop_while_a_folder_is_prepared_leaves_nothing_half_made(
@@ -269,6 +274,17 @@ def test_a_column_that_lacks_memory_fails_alone_with_a_sentence(worker: ProcessH
     assert "memory ran out" in getattr(last[1], "message", "")
     assert ends(streamed(worker, FakeRace())) == DONE
     assert worker.pid == before
+
+
+def test_a_worker_that_is_dying_is_given_no_race(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looked alive, and took with it a race that had nothing to do with its death."""
+    monkeypatch.setattr(hosts, "work", leaving)
+    with closing(ProcessHost()) as host:
+        first = host.pid
+        list(streamed(host, FakeRace()))
+        monkeypatch.undo()
+        assert ends(streamed(host, FakeRace())) == DONE
+        assert host.pid != first
 
 
 def test_a_race_that_comes_early_hears_what_is_being_prepared_and_can_be_stopped(
