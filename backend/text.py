@@ -1,30 +1,43 @@
 """Text to tokens and back: the Tokenizer seam, chat templates, streaming in whole characters."""
 
+import codecs
 import itertools
 import json
+import re
 import threading
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from backend.errors import DerbyError
 from backend.types import Messages, Request, Thinking, Turns, chat_messages, template_options
 
 
-class Detokenizer(Protocol):
-    """Turns one sequence's tokens into text as they come."""
+class Detokenizer:
+    """Turns one sequence's tokens into text as they come; `read` gives the bytes of the next. Bytes
+    that are no text become replacement characters at once, and at most three wait to become one.
+    """
+
+    def __init__(self, read: Callable[[int], bytes]) -> None:
+        self._read = read
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, token: int) -> str:
-        """The text that this token completes; "" while a character is still incomplete."""
-        ...
+        """The text that this token completes."""
+        return self._decoder.decode(self._read(token))
+
+    @property
+    def whole(self) -> bool:
+        """Whether no bytes wait."""
+        return not self._decoder.getstate()[0]
 
     def flush(self) -> str:
-        """What incomplete bytes remain, as replacement characters."""
-        ...
+        """The bytes that wait, as a replacement character."""
+        return self._decoder.decode(b"", final=True)
 
 
 class Tokenizer(ABC):
@@ -123,7 +136,7 @@ def takes_chats(tokenizer: Tokenizer) -> bool:
 def prompt_tokens(tokenizer: Tokenizer, request: Request) -> list[int]:
     """What every column of a request reads before it answers. Raises DerbyError: see `encode`."""
     return tokenizer.encode(
-        request.prompt, chat=request.chat, earlier=request.earlier, thinking=request.thinking
+        request.text, chat=request.chat, earlier=request.earlier, thinking=request.thinking
     )
 
 
@@ -139,6 +152,15 @@ def positions_for(prompt: int, request: Request, max_context: int, scratch: int)
             f"about {-(-over // 10) * 10:,} tokens{instead}."
         )
     return positions
+
+
+#: Of a token that is one byte, in SentencePiece's names.
+_OCTET = re.compile(r"<0x([0-9A-F]{2})>")
+#: The byte that each character stands for in a byte-level vocabulary's names: most for their own,
+#: the others, such as the space, are those from U+0100 on.
+_PRINTED = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+_OTHERS = sorted(set(range(256)) - set(_PRINTED))
+_BYTE_LEVEL = {chr(b): b for b in _PRINTED} | {chr(256 + i): b for i, b in enumerate(_OTHERS)}
 
 
 class HfTokenizer(Tokenizer):
@@ -196,7 +218,16 @@ class HfTokenizer(Tokenizer):
         return self._backend.decode(tokens, skip_special_tokens=not special)
 
     def stream(self) -> Detokenizer:
-        return _HfDetokenizer(self, self._letter)
+        return Detokenizer(_HfBytes(self, self._letter))
+
+    def octets(self, token: int) -> bytes:
+        """The bytes of a token that is named by them, as byte-level tokenizers or SentencePiece
+        name those that are no text; b"": it is not.
+        """
+        name = self.fast.convert_ids_to_tokens(token)
+        if octet := _OCTET.fullmatch(name):
+            return bytes([int(octet[1], 16)])
+        return bytes(_BYTE_LEVEL[c] for c in name) if set(name) <= _BYTE_LEVEL.keys() else b""
 
     def piece(self, token: int) -> str:
         """See Tokenizer. Each token's is read once."""
@@ -278,31 +309,22 @@ def _load(folder: Path) -> Any:
     return fast
 
 
-class _HfDetokenizer:
-    """Decodes the last tokens again with each new one, behind those whose text is out: decoders
-    look at what stands before, and drop the space that a text begins with.
+class _HfBytes:
+    """The bytes of a sequence's tokens, one after the other. Text is decoded behind the last token
+    that had some: decoders look at what stands before, and drop the space that a text begins with.
     """
 
     def __init__(self, tokenizer: HfTokenizer, before: Sequence[int]) -> None:
-        self._tokenizer = tokenizer
-        self._prefix, self._pending = list(before), list[int]()
+        self._tokenizer, self._before = tokenizer, list(before)
 
-    def push(self, token: int) -> str:
-        self._pending.append(token)
-        text = self._text()
-        if not text or text.endswith("\ufffd"):  # of a character, perhaps the beginning
-            return ""
-        self._prefix, self._pending = self._pending, []
-        return text
-
-    def _text(self) -> str:
-        before = self._tokenizer.decode(self._prefix, special=False)
-        return self._tokenizer.decode([*self._prefix, *self._pending], special=False)[len(before) :]
-
-    def flush(self) -> str:
-        text = self._text()
-        self._prefix, self._pending = [*self._prefix, *self._pending], []
-        return text
+    def __call__(self, token: int) -> bytes:
+        before = self._tokenizer.decode(self._before, special=False)
+        both = self._tokenizer.decode([*self._before, token], special=False)
+        text = both[len(before) :]
+        if "\ufffd" in text:
+            return self._tokenizer.octets(token) or text.encode()
+        self._before = [token] if text else self._before
+        return text.encode()
 
 
 class ByteTokenizer(Tokenizer):
@@ -326,7 +348,7 @@ class ByteTokenizer(Tokenizer):
     _begun = _bare = encode_plain
 
     def stream(self) -> Detokenizer:
-        return _ByteDetokenizer()
+        return Detokenizer(lambda token: bytes([token] if token < 256 else []))
 
     def piece(self, token: int) -> str:
         if token < 256:
@@ -343,34 +365,23 @@ class ByteTokenizer(Tokenizer):
         return {str(i): i for i in range(self.vocab_size)}
 
 
-class _ByteDetokenizer:
-    def __init__(self) -> None:
-        import codecs
-
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-
-    def push(self, token: int) -> str:
-        return self._decoder.decode(bytes([token])) if token < 256 else ""
-
-    def flush(self) -> str:
-        return self._decoder.decode(b"", final=True)
-
-
 class StopStrings:
     """Ends a text at whichever string is complete first, holding back what might become one.
 
     `push` returns the text that may be shown now; `hit` is True once a stop string was seen, and
-    nothing from its first character on is ever returned.
+    nothing from its first character on is ever returned. `behind` is held back likewise, and ends
+    nothing: whether the text ends there is for others to say.
     """
 
-    def __init__(self, stops: Sequence[str]) -> None:
-        self._stops = tuple(stops)
+    def __init__(self, stops: Sequence[str], behind: str = "") -> None:
+        self._stops, self._behind = tuple(stops), behind
         self._pending = ""
         self.hit = False
 
     def push(self, text: str) -> str:
         if self.hit:
             return ""
+        before = len(self._pending)
         self._pending += text
         ends = [(i + len(s), i) for s in self._stops if (i := self._pending.find(s)) >= 0]
         if ends:
@@ -378,7 +389,10 @@ class StopStrings:
             # must not depend on how it was cut into tokens.
             self.hit = True
             return self._release(min(ends)[1])
-        most = max((_overlap(self._pending, s) for s in self._stops), default=0)
+        most = max((_overlap(self._pending, s) for s in (*self._stops, self._behind)), default=0)
+        if self._behind:  # all of it, if the new text ends it
+            start = self._pending.find(self._behind, max(0, before - len(self._behind) + 1))
+            most = max(most, len(self._pending) - start) if start >= 0 else most
         return self._release(len(self._pending) - most)
 
     def special(self, name: str) -> str:
@@ -402,11 +416,15 @@ class StopStrings:
 class TextStream:
     """One answer's tokens as text that may be shown: whole characters, stop strings withheld."""
 
-    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str], skip: int = 0) -> None:
-        """Stop strings are not looked for in the first `skip` characters."""
+    def __init__(
+        self, tokenizer: Tokenizer, stops: Sequence[str], skip: int = 0, behind: str = ""
+    ) -> None:
+        """Stop strings are not looked for in the first `skip` characters. `behind`: see
+        StopStrings.
+        """
         self._detokenizer = tokenizer.stream()
         self._special = tokenizer.special
-        self._stops = StopStrings(stops)
+        self._stops = StopStrings(stops, behind)
         self._skip = skip
         self.output = ""  # all that was returned so far
 

@@ -1,5 +1,6 @@
 """Frozen values that pass between rooms: what is asked, what is proposed, what came of it."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args
@@ -77,6 +78,11 @@ class Sampling:
         return ", ".join((f"T={self.temperature}", *set_))
 
 
+#: What makes a program of a prompt, unless a backslash stands before it.
+PROGRAM_TAG = r"\{\{[ \t\r\n]*(?:gen|select|assistant)\b"
+_PLAIN_TAG = re.compile(rf"\\({PROGRAM_TAG})")
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """One prompt and how to answer it."""
@@ -112,9 +118,14 @@ class Request:
             _require_unicode(what, text)
 
     @property
+    def text(self) -> str:
+        """A prompt that is no program as the model reads it."""
+        return _PLAIN_TAG.sub(r"\1", self.prompt)
+
+    @property
     def messages(self) -> Messages:
         """The whole chat."""
-        return chat_messages(self.earlier, self.prompt)
+        return chat_messages(self.earlier, self.text)
 
 
 def template_options(thinking: Thinking) -> dict[str, bool]:

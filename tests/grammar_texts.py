@@ -6,7 +6,7 @@ from functools import cache
 from typing import NamedTuple
 
 from backend.grammar.constraint import GrammarConstraint
-from backend.grammar.sources import FOLDER, GrammarSource, behind, definition_of
+from backend.grammar.sources import FOLDER, GrammarSource, between
 from backend.grammar.vocabulary import compile_matcher, vocabulary_of
 from backend.text import ByteTokenizer, Tokenizer
 from backend.types import Proposal
@@ -33,9 +33,8 @@ def compile_grammar(
     source: GrammarSource, tokenizer: Tokenizer, closing: str = ""
 ) -> GrammarConstraint:
     """A constraint at the start of a text, of a grammar that is trusted; behind `closing`."""
-    definition, tokens = definition_of(source), vocabulary_of(tokenizer)
-    definition = behind(definition, "", closing) if closing else definition
-    matcher = compile_matcher(definition, tokens)
+    tokens = vocabulary_of(tokenizer)
+    matcher = compile_matcher(between(source, "", "", closing), tokens)
     return GrammarConstraint(matcher, tokens, tokenizer, closing)
 
 

@@ -32,6 +32,10 @@ def test_the_page_s_defaults_are_a_race_of_the_first_example() -> None:
     assert (race.target.name, race.target.precision) == ("built-in", "fp32")
 
 
+def test_a_question_about_a_tag_is_asked_with_a_backslash_before_it() -> None:
+    assert read_race(Form(prompt=r"\{{gen 'x'}}?"), THERE).request.text == "{{gen 'x'}}?"
+
+
 @pytest.mark.parametrize("lineup", [choice.lineup for choice in (*EXAMPLES, *PRESETS)])
 def test_every_example_and_preset_can_be_raced_by_visitors(lineup: str) -> None:
     assert read_race(Form(lineup=lineup), THERE).columns

@@ -92,7 +92,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     ),
     (form(prompt="  "), "The prompt is empty: type a question or pick an example."),
     (form(prompt="a\ud800"), "Character 2 of the prompt (U+D800) is invalid: remove it."),
-    (form(prompt='{{gen "a"'), "Line 1, column 1: {{ without }}."),
+    (form(prompt='{{gen "a"'), r"Line 1, column 1: {{ without }}; for plain text write \{{."),
     (form(temperature=9.0), "temperature is 9.0; it must lie between 0.0 and 5.0."),
     (form(temperature="warm"), "Temperature is 'warm'; it must be a valid number."),
     (form(top_p=float("nan")), "Top-p is nan; it must be a finite number."),

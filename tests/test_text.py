@@ -140,7 +140,9 @@ def built_in() -> HfTokenizer:
 def streamed(tokenizer: HfTokenizer, tokens: list[int]) -> tuple[list[str], str]:
     stream = tokenizer.stream()
     pieces = [stream.push(token) for token in tokens]
-    return pieces, stream.flush()
+    whole, rest = stream.whole, stream.flush()
+    assert whole == (not rest)
+    return pieces, rest
 
 
 @pytest.mark.model
@@ -167,8 +169,57 @@ def test_any_tokens_stream_as_they_decode(built_in: HfTokenizer, data: st.DataOb
     """A model may write any tokens, bytes that are no text among them."""
     ids = st.one_of(st.integers(0, 400), st.integers(0, built_in.vocab_size - 1))
     tokens = data.draw(st.lists(ids, max_size=20))
-    pieces, rest = streamed(built_in, tokens)
-    assert "".join(pieces) + rest == built_in.fast.decode(tokens, skip_special_tokens=True)
+    for end in range(len(tokens) + 1):
+        pieces, rest = streamed(built_in, tokens[:end])
+        whole = built_in.fast.decode(tokens[:end], skip_special_tokens=True)
+        assert "".join(pieces) + rest == whole
+        assert len(rest) <= 1  # what waits is one character
+
+
+OCTETS = (0x0A, 0x41, 0x80, 0x9F, 0xC3, 0xE2, 0xF0)
+
+
+@pytest.fixture(scope="module")
+def fallback(tmp_path_factory: pytest.TempPathFactory) -> HfTokenizer:
+    return sentencepiece_like(tmp_path_factory.mktemp("fallback"), OCTETS)
+
+
+@given(st.lists(st.sampled_from([*OCTETS, "a", "\u2581b", "\u2581", "</s>"]), max_size=12))
+@example([0x0A, 0xF0, 0x9F, 0x80])  # cut inside a character behind another octet
+@example([0xF0, 0x9F, 0x80, "</s>", 0x80])
+def test_octets_among_text_are_read_as_utf_8(
+    fallback: HfTokenizer, written: list[int | str]
+) -> None:
+    """tokenizers would make each of a run of octets a replacement character if one of them is no
+    text, those that have been shown too.
+    """
+    names = [f"<0x{each:02X}>" if isinstance(each, int) else each for each in written]
+    tokens = fallback.fast.convert_tokens_to_ids(names)
+    texts = [each.replace("\u2581", " ").replace("</s>", "") for each in names]
+    pairs = zip(written, texts, strict=True)
+    data = [bytes([each]) if isinstance(each, int) else text.encode() for each, text in pairs]
+    for end in range(len(tokens) + 1):
+        pieces, rest = streamed(fallback, tokens[:end])
+        assert "".join(pieces) + rest == b"".join(data[:end]).decode("utf-8", "replace")
+        assert len(rest) <= 1
+    if not any(isinstance(each, int) and each >= 0x80 for each in written):
+        behind = [*fallback.encode_plain("a"), *tokens]
+        assert "".join(pieces) == fallback.fast.decode(behind, skip_special_tokens=True)[1:]
+
+
+def test_what_a_token_takes_does_not_grow_with_the_text(
+    fallback: HfTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decode, decoded = fallback.decode, list[int]()
+    (octet,) = fallback.fast.convert_tokens_to_ids(["<0x80>"])
+
+    def counting(tokens: list[int], *, special: bool) -> str:
+        decoded.append(len(tokens))
+        return decode(tokens, special=special)
+
+    monkeypatch.setattr(fallback, "decode", counting)
+    assert streamed(fallback, [octet] * 50) == (["\ufffd"] * 50, "")
+    assert max(decoded) <= 2
 
 
 def test_what_follows_a_text_is_encoded_and_shown_as_it_is(tmp_path: Path) -> None:

@@ -121,12 +121,20 @@ class Answer:
     """
 
     def __init__(
-        self, column: int, context: Context, request: Request, parts: Parts, skip: int = 0
+        self,
+        column: int,
+        context: Context,
+        request: Request,
+        parts: Parts,
+        skip: int = 0,
+        behind: str = "",
     ) -> None:
-        """`skip`: characters at the start in which no stop string is looked for."""
+        """`skip`: characters at the start in which no stop string is looked for; `behind`: what
+        follows the text.
+        """
         self.reason: Reason | None = None
         self.tokens: list[int] = []  # those of this answer
-        self.text = TextStream(parts.tokenizer, request.stop, skip)
+        self.text = TextStream(parts.tokenizer, request.stop, skip, behind)
         self._context = context
         self._column = column
         self._request = request

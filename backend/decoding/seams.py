@@ -151,8 +151,12 @@ class Constraint:
         """Take committed tokens."""
 
     def finished(self) -> bool:
-        """True when nothing but the end of the text may follow."""
+        """True when nothing but the end of the text may follow, or the text behind it."""
         return False
+
+    def completes(self, text: str) -> bool:
+        """Whether `text` is a whole one and the text behind it."""
+        return True
 
     def answer(self) -> str:
         """The text so far that is restricted: without a model's thinking in front of it."""

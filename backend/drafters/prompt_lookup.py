@@ -4,7 +4,7 @@ The idea of prompt lookup decoding (Saxena 2023) and of LLMA (arXiv 2304.04487),
 output.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from backend.decoding.seams import UNDECIDED, Drafter
 from backend.drafters.draft_length import Acceptance, DraftLength, Guess
@@ -33,7 +33,7 @@ class PromptLookup(Drafter):
         self._ngram = ngram
         self._acceptance = Acceptance(PRIOR)
         self._text: list[int] = []
-        self._after: dict[tuple[int, ...], int] = {}  # the index behind each n-gram's latest place
+        self._after: dict[tuple[int, ...], list[int]] = {}  # the indices behind each n-gram
         self._indexed = 0
         self.guesses: Sequence[Guess] = ()  # of the last round
 
@@ -41,9 +41,11 @@ class PromptLookup(Drafter):
         self._extend(context[:computed])
 
     def rewind(self, length: int) -> None:
+        """See Drafter. Takes as long as what is forgotten took."""
+        for _, ngram in self._ngrams(length, self._indexed):
+            self._after[ngram].pop()
+        self._indexed = min(self._indexed, length)
         del self._text[length:]
-        if length < self._indexed:
-            self._after, self._indexed = {}, 0
 
     def propose(self, context: Sequence[int], budget: int) -> Proposal:
         self._draft_length.begin(len(context))
@@ -70,8 +72,8 @@ class PromptLookup(Drafter):
         """What the best match promises, `depth` tokens."""
         text = self._text
         for n in range(min(self._ngram, len(text)), 0, -1):
-            start = self._after.get(tuple(text[-n:]))
-            if start is not None:
+            if places := self._after.get(tuple(text[-n:])):
+                start = places[-1]
                 break
         else:
             return []
@@ -93,7 +95,12 @@ class PromptLookup(Drafter):
         it; the text's own ending stays out. No round copies the whole text.
         """
         self._text += context[len(self._text) :]
-        for end in range(max(self._indexed, 1), len(self._text)):
-            for n in range(1, min(self._ngram, end) + 1):
-                self._after[tuple(self._text[end - n : end])] = end
+        for end, ngram in self._ngrams(self._indexed, len(self._text)):
+            self._after.setdefault(ngram, []).append(end)
         self._indexed = len(self._text)
+
+    def _ngrams(self, start: int, stop: int) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """The n-grams that end before each of the indices, and the index."""
+        for end in range(max(start, 1), stop):
+            for n in range(1, min(self._ngram, end) + 1):
+                yield end, tuple(self._text[end - n : end])

@@ -78,7 +78,7 @@ def transformers_code(spec: ModelSpec, request: Request, settings: Settings) -> 
     arguments = generate_arguments(request, settings, on_gpu=spec.device == "CUDA")
     yield "import torch"
     yield "from transformers import AutoModelForCausalLM, AutoTokenizer\n"
-    yield from assigned("prompt", request.prompt)
+    yield from assigned("prompt", request.text)
     yield f"tokenizer = AutoTokenizer.from_pretrained({name!r})"
     yield call(f"model = {LOAD}", [name], loading)
     if settings["draft"] != NO_DRAFT:
@@ -117,7 +117,7 @@ def openvino_genai_code(spec: ModelSpec, request: Request, settings: Settings) -
     if draft != NO_DRAFT:
         yield _exported(draft, precision, draft_folder)
     yield "import openvino_genai as genai\n"
-    yield from assigned("prompt", request.prompt)
+    yield from assigned("prompt", request.text)
     if pipeline["ATTENTION_BACKEND"] == "PA":
         yield "scheduler = genai.SchedulerConfig()"
         yield from (f"scheduler.{name} = {value!r}" for name, value in SCHEDULER.items())
@@ -206,7 +206,7 @@ def vllm_code(spec: ModelSpec, request: Request, settings: Settings) -> Iterable
         text = composed(grammar.text) if grammar.kind == "lark" else grammar.text.rstrip("\r\n")
         yield "from vllm.sampling_params import StructuredOutputsParams"
         yield from assigned("grammar", text)
-    yield from assigned("prompt", request.prompt)
+    yield from assigned("prompt", request.text)
     yield call("llm = LLM", (), model)
     yield call("sampling = SamplingParams", (), sampling)
     if request.chat:

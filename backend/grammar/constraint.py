@@ -22,7 +22,7 @@ import numpy as np
 from backend.decoding.seams import NOTHING, Constraint, Masks
 from backend.errors import DerbyError
 from backend.grammar.check import check
-from backend.grammar.sources import GrammarSource, behind, definition_of, shipped, too_much
+from backend.grammar.sources import GrammarSource, between, definition_of, shipped, too_much
 from backend.grammar.vocabulary import compile_matcher, slices_of, vocabulary_of
 from backend.machine import threads
 from backend.text import Tokenizer
@@ -84,15 +84,18 @@ class GrammarConstraint(Constraint):
         tokens: LLTokenizer,
         tokenizer: Tokenizer,
         closing: str = "",
+        behind: str = "",
     ) -> None:
         """Take over a matcher over the tokenizer's `tokens`, at the start of a text. A model may
-        think first, up to `closing`. A grammar that no token fits fails here, by its first mask.
+        think first, up to `closing`; the text ends where `behind` follows. A grammar that no token
+        fits fails here, by its first mask.
         """
         self._closing = closing
         self._answer_at = None if closing else 0  # tokens in front of the answer, if it has begun
         self._size = tokenizer.vocab_size
         self._eos = frozenset(token for token in tokenizer.eos_ids if token < self._size)
-        self._decode = tokens.decode_str
+        self._decode, self._vocabulary = tokens.decode_str, tokens
+        self._behind = behind
         self._committed: list[int] = []
         self._ended = False
         self._matcher = matcher
@@ -108,7 +111,12 @@ class GrammarConstraint(Constraint):
             if budget <= 0 or self.finished():
                 return ()
             tokens = self._matcher.compute_ff_tokens()[:budget]
+            text = self._matcher.compute_ff_bytes() if self._behind else b""
             self._check(self._matcher)
+        if self._behind and text.endswith(behind := self._behind.encode()):  # that is given text
+            lengths = itertools.accumulate(len(self._vocabulary.decode_bytes([i])) for i in tokens)
+            needed = len(text) - len(behind)
+            tokens = tokens[: 1 + sum(length < needed for length in lengths)]
         return list(itertools.takewhile(self._plain, tokens))
 
     def cut(self, proposal: Proposal) -> Proposal:
@@ -173,8 +181,23 @@ class GrammarConstraint(Constraint):
                     raise ValueError(f"committed token {token}")
 
     def finished(self) -> bool:
+        """See Constraint. Also when nothing but the rest of the text behind may follow."""
+        if self._ended or self._matcher.is_stopped():
+            return True
+        if not self._behind or self._matcher.is_accepting():
+            return bool(self._behind)
+        with bounded():
+            rest = self._matcher.compute_ff_bytes().decode(errors="replace")
+        written = self._decode(self._committed)
+        return bool(rest) and self._behind.endswith(rest) and self.completes(written + rest)
+
+    def completes(self, text: str) -> bool:
         """See Constraint."""
-        return self._ended or self._matcher.is_stopped()
+        tokens = self._vocabulary.greedy_tokenize(text)
+        with bounded():
+            matcher = self._matcher.deep_copy()
+            matcher.reset()
+            return matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
 
     def answer(self) -> str:
         """See Constraint."""
@@ -289,14 +312,14 @@ class GrammarCompiler:
                 check(source, stopped=stopped)
             definition_of(source)  # remembered
 
-    def compile(self, source: GrammarSource, lead: str = "", closing: str = "") -> Constraint:
+    def compile(
+        self, source: GrammarSource, lead: str = "", behind: str = "", closing: str = ""
+    ) -> Constraint:
         """Make a constraint at the start of a text of a grammar that was prepared. In front of it
-        stands `lead`, or a model's thinking up to the tag `closing`.
+        stands `lead`, or a model's thinking up to the tag `closing`; `behind` it, another text.
         """
         tokens = vocabulary_of(self._tokenizer, slices_of(source))
-        definition = definition_of(source)
-        if lead or closing:
-            definition = behind(definition, lead, closing)
+        definition = between(source, lead, behind, closing)
         with bounded():
             matcher = self._matcher(definition, tokens).deep_copy()
-        return GrammarConstraint(matcher, tokens, self._tokenizer, closing)
+        return GrammarConstraint(matcher, tokens, self._tokenizer, closing, behind)

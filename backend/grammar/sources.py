@@ -132,16 +132,36 @@ def definition_of(source: GrammarSource) -> str:
     return json.dumps({"grammars": [grammar]})
 
 
-def behind(definition: str, lead: str, closing: str = "") -> str:
+def between(source: GrammarSource, lead: str, behind: str, closing: str = "") -> str:
     """The definition of the same texts with `lead` in front of each, or else with anything up to
-    the first `closing`.
+    the first `closing`; and with `behind` and then anything after each.
+
+    A regular expression makes one terminal with the text behind, so that its text may end at each
+    place where that begins; another grammar's last terminal is as long as it can be.
     """
-    (grammar,) = json.loads(definition)["grammars"]
-    start = f"start: LEAD @{_BODY}\nLEAD: {json.dumps(lead or closing, ensure_ascii=False)}"
+    if not (lead or closing or behind):
+        return definition_of(source)
+    end = f" {_quoted(behind)} /(?s:.*)/" if behind else ""
+    if source.kind == "regex":
+        start, terminals, parts = "TEXT", [f"TEXT: {_body(source)}{end}"], []
+    else:
+        start, terminals = f"@{_BODY}", []
+        parts = [{**json.loads(definition_of(source))["grammars"][0], "name": _BODY}]
+        if end:
+            start, terminals = f"{start} BEHIND", [f"BEHIND:{end}"]
+    if lead or closing:
+        start = f"LEAD {start}"
+        terminals.append(f"LEAD: {'THOUGHT ' if closing else ''}{_quoted(lead or closing)}")
     if closing:
         ended = regex_literal(f"(?s:.*){re.escape(closing)}(?s:.*)")
-        start = start.replace("LEAD: ", f"TEXT: /(?s:.*)/ & ~{ended}\nLEAD: TEXT ")
-    return json.dumps({"grammars": [{"lark_grammar": start}, {**grammar, "name": _BODY}]})
+        terminals.append(f"THOUGHT: /(?s:.*)/ & ~{ended}")
+    grammar = {"lark_grammar": "\n".join([f"start: {start}", *terminals])}
+    return json.dumps({"grammars": [grammar, *parts]})
+
+
+def _quoted(text: str) -> str:
+    """A text as a terminal of Lark."""
+    return json.dumps(text, ensure_ascii=False)
 
 
 def composed(text: str) -> str:

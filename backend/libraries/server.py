@@ -170,7 +170,7 @@ def openai_body(request: Request, model: str = "") -> tuple[str, dict[str, Any],
     count in every message, read the prompt anew, and sample as columns here do.
     """
     sampling, chat = request.sampling, request.chat
-    text = {"messages": request.messages} if chat else {"prompt": request.prompt}
+    text = {"messages": request.messages} if chat else {"prompt": request.text}
     body = text | {
         "max_tokens": request.max_new_tokens,
         "temperature": sampling.temperature,

@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 
 from backend.errors import DerbyError, beyond, either
+from backend.types import PROGRAM_TAG
 
 MAX_NODES = 1_000
 MAX_TEXT = 65_536
@@ -13,9 +14,10 @@ MAX_REGEX = 1_000
 OPTIONS = ("max_tokens", "stop", "temperature", "regex")
 TAGS = ("gen", "select", "assistant")
 
-_PROGRAM = re.compile(r"\{\{[ \t\r\n]*(?:gen|select|assistant)\b")
+_PROGRAM = re.compile(rf"(?<!\\){PROGRAM_TAG}")
 # In {{{x}} the tag is the inner pair, so that a JSON object may begin right before a tag.
-_OPEN = re.compile(r"\{\{(?!\{)")
+_OPEN = re.compile(r"(?<!\\)\{\{(?!\{)")
+_PLAIN = r"for plain text write \{{"
 _SPACE = re.compile(r"[ \t\r\n]*+")
 _CLOSE = re.compile("}}")
 _EQUALS = re.compile("=")
@@ -77,7 +79,9 @@ class Program:
 
 
 def is_program(text: str) -> bool:
-    """Whether the text has a tag other than {{name}}. Other kinds of templates have none."""
+    """Whether the text has a tag other than {{name}} without a backslash before it. Other kinds of
+    templates have none.
+    """
     return _PROGRAM.search(text) is not None
 
 
@@ -103,12 +107,12 @@ class _Parser:
             self._read_tag()
             self._range("pieces", len(self.nodes), self.tag, MAX_NODES)
         self._add_text(len(self.text))
-        self._check(self.slots, 0, "no slot: add a {{gen}}")
+        self._check(self.slots, 0, f"no slot: add a {{{{gen}}}}; {_PLAIN}")
         return Program(tuple(self.nodes), self.user or "")
 
     def _add_text(self, end: int) -> None:
         if end > self.at:
-            self.nodes.append(Text(self.text[self.at : end]))
+            self.nodes.append(Text(_unescaped(self.text[self.at : end])))
 
     def _read_tag(self) -> None:
         word = self._match(_WORD)
@@ -121,8 +125,8 @@ class _Parser:
                 self._assistant()
             case str(name):
                 self._close()
-                problem = f"no earlier slot is named {name!r:.60}: to write braces, put a space"
-                self._check(name in self.slots, self.tag, f"{problem} between them")
+                problem = f"no earlier slot is named {name!r:.60}; {_PLAIN}"
+                self._check(name in self.slots, self.tag, problem)
                 self.nodes.append(Value(name))
             case _:
                 raise self._expected(f"{either(TAGS)}, or a slot's name")
@@ -169,9 +173,9 @@ class _Parser:
     def _assistant(self) -> None:
         self._close()
         first = self.user is None
-        self.user = self.text[: self.tag]
+        self.user = _unescaped(self.text[: self.tag])
         alone = first and not self.slots and self.user.strip()
-        problem = "{{assistant}} must stand once, behind a text without slots"
+        problem = f"{{{{assistant}}}} must stand once, behind a text without slots; {_PLAIN}"
         self._check(alone, self.tag, problem)
         self.nodes = []
 
@@ -223,11 +227,15 @@ class _Parser:
 
     def _expected(self, what: str) -> DerbyError:
         if self.at == len(self.text):
-            return self._error(self.tag, "{{ without }}")
+            return self._error(self.tag, f"{{{{ without }}}}; {_PLAIN}")
         rest = self.text[self.at :].partition("\n")[0]
-        return self._error(self.at, f"{what} must stand where {rest!r:.20} is")
+        return self._error(self.at, f"{what} must stand where {rest!r:.20} is; {_PLAIN}")
 
     def _error(self, at: int, problem: str) -> DerbyError:
         line = self.text.count("\n", 0, at) + 1
         column = at - self.text.rfind("\n", 0, at)
         return DerbyError(f"Line {line}, column {column}: {problem}.")
+
+
+def _unescaped(text: str) -> str:
+    return text.replace(r"\{{", "{{")

@@ -1,11 +1,13 @@
 """Runs a program: fixed text is fed through the cache, and the column's strategy decodes the slots.
 
-Between two nodes the context holds only tokens whose text is final. What a slot wrote beyond its
-value (a stop string, the end of the text) is cut off. Characters of the value that shared a token
-with it are written again, together with the fixed text that follows.
+A slot competes with the text behind it: the model may write that at each place where the value may
+end, and there the value is cut. Between two nodes the context holds only tokens whose text is
+final. What a slot wrote beyond its value (the text behind, a stop string, the end of the text) is
+cut off. Characters of the value that shared a token with it are written again, together with the
+fixed text that follows.
 """
 
-import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -17,12 +19,17 @@ from backend.decoding.sampling import Sampler
 from backend.decoding.seams import NOTHING, UNMASKED, Constraint, Masks
 from backend.errors import DerbyError
 from backend.events import Event, Fed, Filled, Finished, Reason
-from backend.grammar.sources import GrammarSource, regex_literal
-from backend.programs.parser import Gen, Program, Select, Slot, Text, Value
+from backend.grammar.sources import GrammarSource
+from backend.programs.parser import Gen, Node, Program, Select, Slot, Text, Value
 from backend.types import Proposal, Request, Sampling
 
-#: Makes the constraint of a slot whose text begins with the given one, then is one of the grammar.
-Compile = Callable[[GrammarSource, str], Constraint]
+#: Makes the constraint of a slot whose text begins with the first given one, then is one of the
+#: grammar, and ends where the other one follows.
+Compile = Callable[[GrammarSource, str, str], Constraint]
+
+#: Characters of the text behind a slot with which it competes. A value that holds as many ends at
+#: the first of them.
+COMPETING = 16
 
 #: Reasons for which a slot's end is the end of the column.
 FATAL = ("context full", "stopped")
@@ -91,39 +98,54 @@ class _Runner:
     values: dict[str, str] = field(default_factory=dict)
 
     def run(self, program: Program) -> Iterator[Event]:
-        for node in program.nodes:
+        for i, node in enumerate(program.nodes):
             match node:
                 case Text(text):
                     self.carry += text
                 case Value(name):
                     self.carry += self.values[name]
                 case slot:
-                    yield from self._slot(slot)
+                    yield from self._slot(slot, self._behind(slot, program.nodes[i + 1 :]))
             if self.reason in FATAL:
                 return
         if self.carry:
             yield self._feed(self.carry)
 
-    def _slot(self, slot: Slot) -> Iterator[Event]:
+    def _behind(self, slot: Slot, nodes: Sequence[Node]) -> str:
+        """What is known of the beginning of the text behind a slot."""
+        text = ""
+        for node in nodes:
+            if isinstance(node, Text):
+                text += node.text
+            elif isinstance(node, Value) and node.name != slot.name:
+                text += self.values[node.name]
+            else:
+                break
+        return text[:COMPETING]
+
+    def _slot(self, slot: Slot, behind: str) -> Iterator[Event]:
         carried, self.carry = self.carry, ""
         with self.parts.clock.step():
             healed = self._heal(carried[self.visible :])
             fixed = carried[: len(carried) - len(healed)]
             tokens = self._extend(fixed) + self._begin()
             with self.parts.clock.part("mask"):
-                request, parts = self._plan(slot, healed)
+                request, parts = self._plan(slot, healed, behind)
         yield self._fed(fixed, tokens)
-        answer = Answer(self.column, self.context, request, parts, skip=len(healed))
+        answer = Answer(self.column, self.context, request, parts, len(healed), behind)
         while answer.goes_on():
             yield from (answer.prefill(),) if answer.reading else answer.step()
         if answer.reason == "stopped":  # in the middle of a value
             last = answer.finish()
             self.reason, self.tail = last.reason, last.spans
             return
-        tail = answer.text.flush_whole()
         if answer.reason in FATAL:
             self.reason = answer.reason
-        value = self._settle(answer, healed)
+        shown = len(answer.text.output)
+        rest = answer.text.flush_whole()
+        output = self._output(answer, max(shown, len(healed)), behind, parts.constraint)
+        tail = rest[: len(output) - shown]
+        value = self._settle(answer, output, healed)
         self.values[slot.name] = value
         yield Filled(self.column, slot.name, value, [["sampled", tail]] if tail else [])
 
@@ -178,12 +200,12 @@ class _Runner:
             return ""
         return piece
 
-    def _plan(self, slot: Slot, healed: str) -> tuple[Request, Parts]:
+    def _plan(self, slot: Slot, healed: str, behind: str) -> tuple[Request, Parts]:
         """The request and the parts with which a slot is decoded."""
         parts, sampling = self.parts, self.request.sampling
         grammar = slot_grammar(slot) or self.grammar
         if grammar:
-            constraint = self.compile(grammar, healed)
+            constraint = self.compile(grammar, healed, behind)
         elif healed:
             tokens = parts.tokenizer.encode_plain(healed)
             allowed = parts.tokenizer.extending(tokens[-1])
@@ -192,23 +214,36 @@ class _Runner:
             constraint = Constraint()
         if isinstance(slot, Select):  # no token is shorter than a byte
             longest = max(len(option.encode()) for option in slot.options)
-            limit, stop = len(healed.encode()) + longest + 1, ()
+            limit, stop = len((healed + behind).encode()) + longest + 1, ()
         else:
             limit, stop = slot.max_tokens + bool(healed), slot.stop
+            if behind and not (stop or grammar):
+                stop = (behind,)
             if slot.temperature is not None:
                 sampling = replace(sampling, temperature=slot.temperature)
         request = replace(self.request, max_new_tokens=limit, stop=stop, sampling=sampling)
         return request, replace(parts, constraint=constraint, sampler=Sampler(sampling))
 
-    def _settle(self, answer: Answer, healed: str) -> str:
+    def _output(self, answer: Answer, start: int, behind: str, constraint: Constraint) -> str:
+        """What an answer wrote up to where the text behind begins, `start` at the earliest. If a
+        limit ended it, that may be the beginning of the text behind.
+        """
+        text, eos_ids = answer.text.output, self.parts.tokenizer.eos_ids
+        if behind and not answer.text.stopped and eos_ids.isdisjoint(answer.tokens[-1:]):
+            for end in range(start, len(text) + 1):
+                meets = behind.startswith(text[end:]) or text.startswith(behind, end)
+                if meets and constraint.completes(text[:end] + behind):
+                    return text[:end]
+        return text
+
+    def _settle(self, answer: Answer, output: str, healed: str) -> str:
         """Cut the context back to whole tokens of the slot's value, and return the value."""
-        output = answer.text.output
         written = output if len(output) >= len(healed) else healed  # a limit may cut what is healed
         stream, text, prefix, count = self.parts.tokenizer.stream(), "", "", 0
         for i, token in enumerate(answer.tokens):
             piece = stream.push(token)
             text += piece
-            if piece and written.startswith(text):
+            if piece and stream.whole and written.startswith(text):
                 prefix, count = text, i + 1
         self.context.cut(len(self.context.tokens) - len(answer.tokens) + count)
         self.carry = written[len(prefix) :]
@@ -231,10 +266,9 @@ def slot_grammars(program: Program | None) -> list[GrammarSource]:
 
 
 def slot_grammar(slot: Slot) -> GrammarSource | None:
-    """The grammar of a slot that has its own."""
+    """The grammar of a slot that has its own: a regular expression, in parentheses since a line
+    break at the end of one does not count.
+    """
     if isinstance(slot, Select):
-        options = " | ".join(json.dumps(option, ensure_ascii=False) for option in slot.options)
-        return GrammarSource("lark", f"start: {options}", slot.name)
-    if not slot.regex:
-        return None
-    return GrammarSource("lark", f"start: SLOT\nSLOT: {regex_literal(slot.regex)}", slot.name)
+        return GrammarSource("regex", f"(?:{'|'.join(map(re.escape, slot.options))})", slot.name)
+    return GrammarSource("regex", f"(?:{slot.regex})", slot.name) if slot.regex else None

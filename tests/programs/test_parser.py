@@ -18,6 +18,7 @@ from backend.programs.parser import (
     is_program,
     parse_program,
 )
+from backend.types import Request
 
 WORDS = st.text("ab {}|\n\t\\\"'é", max_size=6)
 NAMES = st.from_regex(r"\A[A-Z_][A-Za-z0-9_]{0,5}\Z")
@@ -89,9 +90,14 @@ def test_escapes_are_four_and_any_other_backslash_stays(written: str, meant: str
     [
         ('Why?\n{{assistant}}So {{gen "x"}}', Program((Text("So "), Gen("x")), "Why?\n")),
         ('{"a": {{{gen "x"}}}}', Program((Text('{"a": {'), Gen("x"), Text("}}")))),
+        (
+            r'What is \{{gen "a"}}?{{assistant}}\{{x}} is {{gen "x"}} \{',
+            Program((Text("{{x}} is "), Gen("x"), Text(r" \{")), 'What is {{gen "a"}}?'),
+        ),
+        (r'\{{{gen "x"}}', Program((Text(r"\{"), Gen("x")))),
     ],
 )
-def test_a_tag_begins_the_assistants_turn_or_stands_in_braces_of_json(
+def test_a_tag_begins_the_assistants_turn_or_stands_in_braces_or_is_text_behind_a_backslash(
     source: str, program: Program
 ) -> None:
     assert parse_program(source) == program
@@ -105,10 +111,22 @@ def test_a_tag_begins_the_assistants_turn_or_stands_in_braces_of_json(
         ("{{assistant}}", True),
         ("{{generate}}", False),
         ("{{name}} {{end}} {% gen %} { {gen}", False),
+        (r"$\{{1, 2}\}$ \{{name}} \\n", False),
+        (r"\{{gen 'x'}} {{select 'y'}}", True),
     ],
 )
 def test_plain_prompts_with_braces_are_left_alone(text: str, *, expected: bool) -> None:
     assert is_program(text) is expected
+    assert expected or Request(text).text == text
+
+
+def test_a_question_about_a_tag_is_no_program_with_a_backslash_before_it() -> None:
+    asked = "What do {{gen 'name'}}, {{ select}} and {{assistant}} mean?"
+    with pytest.raises(DerbyError, match=r"for plain text write \\\{\{\."):
+        parse_program(asked)
+    escaped = asked.replace("{{", r"\{{")
+    assert not is_program(escaped)
+    assert Request(escaped).text == Request(escaped).messages[0]["content"] == asked
 
 
 @pytest.mark.parametrize(
