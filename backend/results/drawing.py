@@ -76,8 +76,8 @@ class Drawer:
         }
 
     def _extend(self, index: int, score: Score, *, characters: bool) -> None:
-        """Add the moments that are new; what was no step counts with the next one, as in the result.
-        What was proposed for the last one may still come.
+        """Add the moments that are new; one that was no step counts with the next, as in the
+        result. What was proposed for the last one may still come.
         """
         until = len(score.moments) - (0 if score.state in ENDED else 1)
         start = 0.0 if characters else score.ttft

@@ -168,7 +168,10 @@ TABLE: list[tuple[Words, str, list[Event], str]] = [
         WHY,
         "kv stateless",
         [*KV, *SLOW],
-        "1.00* the tokens per pass / 2.00* the time = 0.50*; each pass computes the whole text again",
+        (
+            "1.00* the tokens per pass / 2.00* the time = 0.50*; each pass computes the whole text "
+            "again"
+        ),
     ),
     (WHY, "kv kv", [*KV, *EQUAL], "it did what KV reuse does"),
     (WHY, "kv lookup", [*KV, NO_GUESS, *EQUAL], "a draft is slow; it did what KV reuse does"),
