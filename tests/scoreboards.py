@@ -1,5 +1,6 @@
 """Boards of columns that are made up event by event, for the tests of what is said of them."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -56,3 +57,17 @@ def board_of(names: str, *events: Event) -> Scoreboard:
     for event in events:
         board.add(event)
     return board
+
+
+def drawn_steps(drawn: dict[str, Any], column: int) -> list[Any]:
+    return [json.loads(line) for line in drawn["columns"][column]["steps"].splitlines()]
+
+
+def amount(steps: list[Any], moment: float) -> float:
+    """What a column had at a moment, as the board draws it."""
+    at, had = 0.0, 0.0
+    for seconds, behind, _, _ in steps:
+        if seconds > moment:
+            return had + (behind - had) * (moment - at) / (seconds - at)
+        at, had = seconds, behind
+    return had

@@ -97,7 +97,7 @@ def snippet(
     note = " ".join(filter(None, notes))
     if not template.raced:
         return Snippet(template.language, code, note)
-    return Snippet(template.language, code, note, theirs, _raced(board, theirs, target))
+    return Snippet(template.language, code, note, theirs, _raced(board, index, theirs, target))
 
 
 def _require_code(column: Column, score: Score, request: Request, library: str) -> None:
@@ -118,8 +118,8 @@ def usual(board: Scoreboard, request: Request, target: ModelSpec) -> int:
     result = result_of(board)
     faster = [row for row in result.rows if row.verdict == "faster"]
     for row in sorted(faster, key=lambda row: -row.speedup.value):
-        known = result.wrote_baseline_text(row)
-        if known and usual_library(board, row.column, request, target):
+        same = row.text == "same" and result.wrote_baseline_text(row)
+        if same and usual_library(board, row.column, request, target):
             return row.column
     return board.baseline_index or 0
 
@@ -186,10 +186,11 @@ def _require_files(models: set[str], library: str) -> None:
         raise DerbyError(f"{library} runs {reads} here: choose another model, or another library.")
 
 
-def _raced(board: Scoreboard, column: Column, target: ModelSpec) -> str:
-    """What to expect of a column that was in the race; "": it was not."""
+def _raced(board: Scoreboard, index: int, column: Column, target: ModelSpec) -> str:
+    """What to expect of a column that was in the race, as column `index` first; "": it was not."""
     result = result_of(board)
-    for other, row in zip(board.columns, result.rows, strict=True):
+    for row in sorted(result.rows, key=lambda row: row.column != index):
+        other = board.columns[row.column]
         same = (other.name, other.settings()) == (column.name, column.settings())
         if same and other.target(target) == column.target(target):
             if row.message:

@@ -30,6 +30,8 @@ class Drawer:
         self._steps = ["" for _ in board.columns]
         self._drawn = [0 for _ in board.columns]  # moments
         self._amounts = [0 for _ in board.columns]
+        self._clocks = [0.0 for _ in board.columns]  # of the last step
+        self._characters = [0 for _ in board.columns]
 
     def draw(self) -> Drawing:
         """The race as it is now."""
@@ -74,21 +76,21 @@ class Drawer:
         }
 
     def _extend(self, index: int, score: Score, *, characters: bool) -> None:
-        """Add the moments that are new. What was proposed for the last one may still come."""
+        """Add the moments that are new; one that was no step counts with the next, as in the
+        result. What was proposed for the last one may still come.
+        """
         until = len(score.moments) - (0 if score.state in ENDED else 1)
         start = 0.0 if characters else score.ttft
         lines: list[str] = []
         for number in range(self._drawn[index], until):
             moment = score.moments[number]
-            wrote = sum(len(text) for _, text in moment.spans) if characters else moment.tokens
-            first = moment.number == 1 and moment.step and not characters
-            self._amounts[index] += score.ahead if first else wrote
-            line = [
-                round(max(moment.clock - start, 0.0), 5),
-                self._amounts[index],
-                moment.spans,
-                _detail(moment),
-            ]
+            self._characters[index] += sum(len(text) for _, text in moment.spans)
+            if moment.step:
+                tokens = score.ahead if moment.number == 1 else moment.tokens
+                tokens += self._amounts[index]
+                self._amounts[index] = self._characters[index] if characters else tokens
+                self._clocks[index] = round(max(moment.clock - start, 0.0), 5)
+            line = [self._clocks[index], self._amounts[index], moment.spans, _detail(moment)]
             lines.append(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n")
         self._drawn[index] = max(until, self._drawn[index])
         self._steps[index] += "".join(lines)

@@ -171,20 +171,15 @@ def result_of(board: Scoreboard) -> Result:
 
 
 def _leaders(result: Result, progress: Sequence[Sequence[Commit]]) -> tuple[int, ...]:
-    """The fastest of the columns with the baseline's text, if it is shown to be faster, and behind
-    it those of which it is not shown that they are slower.
+    """The fastest of the columns with the baseline's whole text that are shown to be faster, and
+    behind it those of which it is not shown that they are slower.
     """
-    compared = sorted(
-        (
-            row
-            for row in result.rows
-            if row.verdict in ("faster", "unclear") and result.wrote_baseline_text(row)
-        ),
-        key=lambda row: -row.speedup.value,
-    )
-    if not compared or compared[0].verdict != "faster":
+    fastest = sorted(result.rows, key=lambda row: -row.speedup.value)
+    same = [row for row in fastest if row.text == "same" and result.wrote_baseline_text(row)]
+    best = next((row for row in same if row.verdict == "faster"), None)
+    if best is None:
         return ()
-    best, others = compared[0], compared[1:]
+    others = [row for row in same if row.verdict in ("faster", "unclear") and row is not best]
     ahead = [
         (row, paired(progress[best.column], progress[row.column], min(best.moment, row.moment)))
         for row in others
@@ -295,10 +290,12 @@ def _verdict(board: Scoreboard, index: int, ratio: Ratio, *, judged: bool) -> Ve
     base, score, column = board.baseline_index, board.scores[index], board.columns[index]
     if base is None or index == base:
         return "" if base is None else "baseline"
+    if score.state == "failed":
+        return ""
     idle = column.plain or (score.decision.plain and not score.drafted)
     if idle and same_work(board, index, base):  # chance alone has made it faster or slower
         return "same work"
-    if not judged or score.state == "failed" or score.clock != board.baseline.clock:
+    if not judged or score.clock != board.baseline.clock:
         return ""
     if ratio.known:
         return "faster" if ratio.above else "slower" if ratio.below else "unclear"

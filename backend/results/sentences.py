@@ -45,25 +45,25 @@ def headline(board: Scoreboard, result: Result) -> str:
     failed = [row.name for row in rows if row.state == "failed"]
     failures = f"{listed(failed)} failed." if failed else ""
     early = "Stopped early." if any(row.state == "stopped" for row in rows) else ""
-    speed = _speed(board, result) if result.final else ""
+    speed = _speed(board, result) if result.final or result.doubt == "noisy" else ""
     return " ".join(filter(None, (failures, early, speed, _texts(result))))
 
 
 def _speed(board: Scoreboard, result: Result) -> str:
-    base = result.baseline
-    if base is None or len(result.rows) == 1:
+    base, verdicts = result.baseline, {row.verdict for row in result.rows}
+    if result.doubt == "noisy":
+        return f"Too noisy to tell: {_others(board.conditions)}."
+    if base is None or verdicts <= {"baseline", ""}:
         best = max(result.rows, key=lambda row: row.rate)
         wrote = f"{best.name} wrote {_pace(best)}"
         missing = "" if base else "; no KV reuse column ran, so there are no speed-ups"
         return f"{wrote}{missing}." if best.rate else ""
-    if result.doubt == "noisy":
-        return f"Too noisy to tell: {_others(board.conditions)}."
     if result.leaders:
         best = [result.rows[index] for index in result.leaders]
         names, much = listed([row.name for row in best]), [likely(row.speedup) for row in best]
         verb = "wins" if len(best) == 1 else "share the lead"
         return f"{names} {verb}: {listed(much)} as fast as {base.name}."
-    if not any(row.speedup.known for row in result.rows if row is not base):
+    if "short" in verdicts and not verdicts & {"faster", "slower", "unclear"}:
         return "The race was too short to compare speeds."
     return f"No column with the same text is measurably faster than {base.name}."
 
@@ -176,7 +176,7 @@ def why(board: Scoreboard, row: Row) -> str:
         return f"it computed {counted(score.rows, 'token')} in {counted(score.steps, 'pass')}"
     if not row.pass_cost:
         return "; ".join(alone)
-    wrote = f"{row.tokens_per_pass:.2f} tokens per pass"
+    wrote = f"{factor(row.speedup.value * row.pass_cost)} the tokens per pass"
     long = f"{factor(row.pass_cost)} the time"
     parts = [f"{wrote} \N{DIVISION SIGN} {long} = {factor(row.speedup.value)}"]
     if row.until.drafted:

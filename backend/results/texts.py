@@ -94,8 +94,9 @@ def same_work(board: Scoreboard, one: int, other: int) -> bool:
 
 
 def texts_of(board: Scoreboard) -> list[Text]:
-    """Each column's text beside the others'. A column that promises the plain text must write what
-    the first such column with its grammar and its weights wrote, a plain one if there is one.
+    """Each column's text beside the others', in classes in which no two texts differ. A column that
+    promises the plain text must write what those before it wrote that have its grammar and its
+    weights, a plain one first.
     """
     base, columns, scores = board.baseline_index, board.columns, board.scores
     order = sorted(
@@ -103,22 +104,20 @@ def texts_of(board: Scoreboard) -> list[Text]:
         key=lambda i: (i != base, not columns[i].plain, i),
     )
     texts = [Text() for _ in scores]
-    firsts: list[int] = []  # of each class of equal texts its first column
-    for index in order:
+    for at, index in enumerate(order):
         score = scores[index]
-        peers = [i for i in order[: order.index(index)] if scores[i].keeps_text]
+        comparisons = {i: compare(score, scores[i]) for i in order[:at]}
+        others = [i for i, each in comparisons.items() if each.difference]
+        peers = [i for i in order[:at] if scores[i].keeps_text and texts[i].sameness != "changed"]
         peers = [i for i in peers if score.keeps_text and same_work(board, i, index)]
-        wanted = texts[peers[0]].like if peers else None
-        # The wanted class comes first: a text that has just begun is like many.
-        ordered = sorted(firsts, key=lambda first: first != wanted)
-        comparisons = {first: compare(score, scores[first]) for first in ordered}
-        like = next((i for i, each in comparisons.items() if each.difference is None), None)
-        if like is None:
-            firsts.append(index)
-        if wanted is not None and like != wanted:
-            other, sameness = wanted, "changed"
+        changed = next((i for i in peers if i in others), None)
+        # The class of a peer comes first: a text that has just begun is like many.
+        likes = dict.fromkeys(texts[i].like for i in (*peers, *order[:at]))
+        like = next((i for i in likes if i not in {texts[i].like for i in others}), None)
+        if changed is not None:
+            other, sameness = changed, "changed"
         elif like is None:
-            other, sameness = (order[0], "different") if comparisons else (None, "")
+            other, sameness = (others[0], "different") if others else (None, "")
         else:
             other, sameness = like, "same" if comparisons[like].whole else "so far"
         comparison = None if other is None else comparisons[other]

@@ -2,10 +2,9 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
-from scoreboards import LONG, LONG_PAIRS, board_of, started, step, written
+from scoreboards import LONG, LONG_PAIRS, amount, board_of, drawn_steps, started, step, written
 
 from backend.events import Event, Failed, Finished, Proposed
 from backend.records.file import from_bytes
@@ -20,20 +19,6 @@ ASSETS = Path(__file__).resolve().parents[2] / "assets"
 REQUEST = Request("What?")
 
 
-def lines(drawn: dict[str, Any], column: int) -> list[Any]:
-    return [json.loads(line) for line in drawn["columns"][column]["steps"].splitlines()]
-
-
-def amount(steps: list[Any], moment: float) -> float:
-    """What a column had at a moment, as the board draws it."""
-    at, had = 0.0, 0.0
-    for seconds, behind, _, _ in steps:
-        if seconds > moment:
-            return had + (behind - had) * (moment - at) / (seconds - at)
-        at, had = seconds, behind
-    return had
-
-
 def test_what_is_drawn_at_the_end_is_the_result() -> None:
     """The race that a new page plays: the bars at its photo finish are the numbers beside them."""
     record = from_bytes((ASSETS / "opening.json").read_bytes())
@@ -43,9 +28,9 @@ def test_what_is_drawn_at_the_end_is_the_result() -> None:
     base = next(i for i, row in enumerate(result.rows) if row.baseline)
     for index, row in enumerate(result.rows):
         column, moment = drawn["columns"][index], min(row.moment, result.moment or 0)
-        steps = lines(drawn, index)
+        steps = drawn_steps(drawn, index)
         assert "".join(text for *_, spans, _ in steps for _, text in spans) == row.score.text
-        assert amount(steps, moment) / amount(lines(drawn, base), moment) == pytest.approx(
+        assert amount(steps, moment) / amount(drawn_steps(drawn, base), moment) == pytest.approx(
             column["speedup"], rel=0.001
         )
     assert json.loads(json.dumps(drawn)) == drawn
@@ -84,7 +69,7 @@ TREE = Proposed(
 def test_a_step_says_what_became_of_each_guess() -> None:
     events: list[Event] = [started(0), step(0, [0], 1.0), step(0, [1, 2, 3], 0.1, 2, rows=7)]
     board = board_of("lookup", *events, TREE, Finished(0, "token limit", []))
-    detail = lines(drawing(board, REQUEST), 0)[-1][3]
+    detail = drawn_steps(drawing(board, REQUEST), 0)[-1][3]
     assert (detail["pass"], detail["rows"], detail["ms"]) == (2, 7, 100)
     assert detail["guesses"] == [
         ["a", "grammar", "accepted", 1],
@@ -103,10 +88,10 @@ def test_what_was_proposed_for_the_last_step_may_come_late() -> None:
     events: list[Event] = [started(0), step(0, [0], 1.0), step(0, [1, 2, 3], 0.1, 2, rows=7)]
     growing = board_of("lookup", *events)
     drawer = Drawer(growing, REQUEST)
-    assert len(lines(drawer.draw(), 0)) == 1, "the last one is held back"
+    assert len(drawn_steps(drawer.draw(), 0)) == 1, "the last one is held back"
     growing.add(TREE)
     growing.add(step(0, [4], 0.1))
-    assert lines(drawer.draw(), 0)[1][3]["guesses"]
+    assert drawn_steps(drawer.draw(), 0)[1][3]["guesses"]
 
 
 def test_a_race_that_was_refused_says_so_once() -> None:
