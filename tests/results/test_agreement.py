@@ -339,7 +339,7 @@ def _column(
     return [*events, Finished(index, end, [])] if end else events
 
 
-@settings(max_examples=30)
+@settings(max_examples=60)
 @given(simulated(), st.floats(0, 1))
 def test_nothing_contradicts_in_simulated_races(
     race: tuple[list[Column], list[Event], Request], share: float

@@ -56,6 +56,9 @@ PROGRAM: list[Event] = [
 NONE = "No column with the same text is measurably faster than KV reuse."
 WINS = "Prompt lookup wins: 2.00* (1.97~2.03) as fast as KV reuse."
 SAME = "All texts are identical."
+FAR = f"{SAME[:-1]}, as far as they go."
+NOISE = "Too noisy to tell: other programs used 60% of the machine."
+LEFT, LOUD = [*KV, Failed(1, "No."), QUIET], Conditions(2, 0.6)
 TWICE = "2.00* the tokens per pass / 1.00* the time = 2.00*"
 ACCEPTED = "100% of its guesses were accepted (by position 100%)"
 
@@ -86,10 +89,12 @@ TABLE: list[tuple[Words, str, list[Event], str]] = [
     (HEADLINE, "kv lookup", [Failed(0, "No."), Failed(1, "No.")], "No."),
     (HEADLINE, "kv lookup", [Failed(0, "No."), Failed(1, "Never.")], "No column finished."),
     (HEADLINE, "kv lookup", WON, f"{WINS} {SAME}"),
-    (HEADLINE, "kv lookup", STOPPED, f"Stopped early. {SAME[:-1]}, as far as they go."),
+    (HEADLINE, "kv lookup", STOPPED, f"Stopped early. {FAR}"),
     (HEADLINE, "kv lookup stateless", FAILED, f"Stateless failed. {WINS} {SAME}"),
     (HEADLINE, "kv lookup", [*KV, *SLOW, QUIET], f"{NONE} {SAME}"),
     (HEADLINE, "kv", [*KV, QUIET], "KV reuse wrote 10.0 tokens/s."),
+    (HEADLINE, "kv lookup", LEFT, "Prompt lookup failed. KV reuse wrote 10.0 tokens/s."),
+    (HEADLINE, "kv lookup", [*STOPPED, LOUD], f"Stopped early. {NOISE} {FAR}"),
     (HEADLINE, "kv lookup", [*KV, *PAIRS], SAME),
     (HEADLINE, "kv lookup", [*KV, *CHANGED, QUIET], f"{NONE} The text changed in Prompt lookup."),
     (HEADLINE, "kv lookup", SHORT, f"The race was too short to compare speeds. {SAME}"),
@@ -111,8 +116,8 @@ TABLE: list[tuple[Words, str, list[Event], str]] = [
     (
         HEADLINE,
         "kv lookup",
-        [*WON, Conditions(2, 0.6)],
-        f"Too noisy to tell: other programs used 60% of the machine. {SAME}",
+        [*WON, LOUD],
+        f"{NOISE} {SAME}",
     ),
     (
         DOUBT,

@@ -155,3 +155,17 @@ def test_a_text_that_has_just_begun_is_in_the_class_of_whom_it_must_match() -> N
     assert alike(board)[2] == ("so far", 1)
     board.add(Step(2, [2], ["sampled"], [1.0], [["sampled", "c"]], 1, 0, 0, {"total": 1.0}))
     assert alike(board)[2] == ("changed", 0)
+
+
+def test_two_that_go_on_from_a_short_text_in_two_ways_are_not_the_same() -> None:
+    """Both were like a baseline that had been stopped: all texts were "identical"."""
+    shorter = wrote(0, [1], "stopped")
+    board = board_of("kv lookup speculative", *shorter, *wrote(1, [1, 2]), *wrote(2, [1, 3]))
+    assert alike(board) == [("", 0), ("so far", 0), ("changed", 2)]
+    assert texts_of(board)[2].other == 1
+
+
+def test_a_column_that_is_ahead_of_its_peer_has_not_changed_another_one_s_text() -> None:
+    events = [*wrote(0, [1, 2]), *wrote(1, [1], None), *wrote(2, [1, 3], None)]
+    board = board_of("kv kv:grammar=date lookup:grammar=date", *events)
+    assert alike(board) == [("", 0), ("so far", 0), ("different", 2)]
