@@ -14,7 +14,6 @@ from backend.results.intervals import (
     CONFIDENCE,
     LEAST,
     UNKNOWN,
-    WIDE,
     Commit,
     Ratio,
     median_ratio,
@@ -24,6 +23,9 @@ from backend.results.intervals import (
 
 #: A plain step and a turn, in seconds.
 STEP, TURN = 0.025, 0.06
+
+#: How much the price of a pass differs between races, as repeats show: of its logarithm.
+PRICE = 0.1
 
 
 def machine(chance: random.Random, *, busy: bool) -> Iterator[float]:
@@ -65,7 +67,7 @@ def raced(
     tokens_of = [1, 1]
     chance = np.random.default_rng(int(next(slow) * 1e9))
     place = np.exp(chance.normal(0, 0.005, 2))
-    place[0] *= np.exp(chance.normal(0, WIDE * abs(np.log(price))))
+    place[0] *= np.exp(chance.normal(0, PRICE * abs(np.log(price))))
     on, until = 0, 0.0
     while running := [i for i in (0, 1) if tokens_of[i] <= tokens]:
         if on not in running or commits[on][-1].clock >= until:
