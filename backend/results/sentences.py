@@ -173,7 +173,8 @@ def why(board: Scoreboard, row: Row) -> str:
         declined = [*decision.declined, *([decision.why] if decision.plain else [])]
         return "; ".join([*declined[:1], "it did what KV reuse does", *alone])
     if score.fed:
-        return f"it computed {counted(score.rows, 'token')} in {counted(score.steps, 'pass')}"
+        rows, steps = counted(row.until.rows, "token"), counted(row.until.steps, "pass")
+        return f"it computed {rows} in {steps}"
     if not row.pass_cost:
         return "; ".join(alone)
     wrote = f"{factor(row.speedup.value * row.pass_cost)} the tokens per pass"

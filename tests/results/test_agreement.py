@@ -191,6 +191,8 @@ def figures_fit_together(board: Scoreboard, result: Result, row: Row) -> None:
         tokens, cost, ratio = map(float, equation.groups())
         assert ratio == pytest.approx(tokens / cost, rel=0.01 / min(cost, tokens, ratio, 1) + 1e-9)
         assert ratio == round(speedup, 2)
+    if computed := re.match(r"it computed ([\d,]+) tokens?", why(board, row)):
+        assert int(computed[1].replace(",", "")) == row.until.rows
 
 
 def all_show_the_same(board: Scoreboard, result: Result, record: RaceRecord) -> None:
