@@ -43,12 +43,10 @@ EXPECTED = (click.exceptions.Exit, click.Abort, click.exceptions.NoArgsIsHelpErr
 
 def load_command(name: str) -> click.Command:
     """Import a command: the function of that name in its module."""
-    from backend.cli.options import unbundled
-
     module, purpose = COMMANDS[name]
     function = getattr(import_module(f"backend.cli.{module}"), name)
     single = typer.Typer(add_completion=False, rich_markup_mode=None)
-    single.command(name, help=purpose)(unbundled(function))
+    single.command(name, help=purpose)(function)
     return typer.main.get_command(single)
 
 
