@@ -76,6 +76,7 @@ def bench(
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
+    """Measure every column alone, warmed up, on a set of prompts. Can be continued."""
     plan = Plan(
         options.prompts_of(prompts, limit),
         tuple(map(parse_column, column)),
@@ -131,6 +132,7 @@ def tune(
     max_new_tokens: options.MaxNewTokens = 96,
     as_json: options.AsJson = False,
 ) -> None:
+    """Find the fastest settings here: pass times, predicted and measured speed-ups (minutes)."""
     from backend.bench.tune import tune as measure
 
     spec = options.target_of(model, engine, precision, device)
@@ -188,6 +190,7 @@ def verify(
     device: options.Device = "CPU",
     max_new_tokens: options.MaxNewTokens = 96,
 ) -> None:
+    """Check that every lossless column writes the text of KV reuse; exit code 1 if not."""
     from backend.bench.verify import PENALIZED, TARGETS, cases
     from backend.bench.verify import verify as run_cases
 

@@ -108,6 +108,7 @@ def race(
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
+    """Race several strategies on one prompt."""
     if prompt == "-":
         prompt = sys.stdin.buffer.read().decode("utf-8", "surrogateescape")
     source = grammar_from_file(grammar) if grammar else None
@@ -181,6 +182,7 @@ def replay(
     ] = "",
     as_json: options.AsJson = False,
 ) -> None:
+    """Print a recorded race: texts and figures, a table, or a picture."""
     record = load(file)
     if as_json:
         for event in record.events:

@@ -12,7 +12,7 @@ from backend.types import ModelSpec
 
 
 def setup() -> None:
-    """Fetch the built-in model and make its fp32 and int4 IR."""
+    """Download and prepare everything that the app needs, once."""
     for precision in ("fp32", "int4"):
         openvino_ir(ModelSpec(precision=precision), say)
     say("Everything is ready.")
@@ -25,6 +25,7 @@ def grammar(
         typer.Option(help="Show how much of this text fits; exit code 1 unless all of it does."),
     ] = None,
 ) -> None:
+    """Check a grammar, and how much of a text it accepts."""
     from backend.grammar.check import check
 
     sample = text or ""
