@@ -129,7 +129,7 @@ def test_only_what_decides_by_costs_has_them_measured(
 ) -> None:
     """KV reuse of a model of 1.17 B parameters waited for 260 passes before its first token."""
     monkeypatch.setenv("DECODE_DERBY_CACHE", str(tmp_path))
-    unpriced = replace(engine_named("fake"), pass_seconds=None)
+    unpriced = replace(engine_named("fake"), demo=False)
     monkeypatch.setattr(measuring, "engine_named", lambda _name: unpriced)
     models = LoadedModels()
     engine = models.get(ONE, quiet)
