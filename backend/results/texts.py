@@ -18,28 +18,18 @@ Sameness = Literal["same", "so far", "changed", "different", ""]
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
-    """The first token, or character, at which a text departs from another; one of them may have
-    ended there.
-
-    `gap` is the distance between the other text's two best scores there: near zero means that
-    rounding decided, anything else a real difference; infinite: unknown.
-    """
-
-    index: int
-    gap: float
-
-
-@dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two texts beside one another: over how many of what they agree, where they part (None: they
-    do not), and whether both are whole.
+    """Two texts beside one another: over how many of what they agree, whether they part behind
+    that, where one of them may have ended, and whether both are whole. `gap` is the distance
+    between the other text's two best scores there: near zero means that rounding decided, anything
+    else a real difference; infinite: unknown.
     """
 
     agreed: int
     unit: Literal["token", "character"]
-    difference: Difference | None
+    parted: bool
     whole: bool
+    gap: float = inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +69,8 @@ def compare(ours: Score, theirs: Score) -> Comparison:
         agreed = next(i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y)
     if whole and ours.text == theirs.text:
         parted = False
-    gap = theirs.gaps[agreed] if by_token and agreed < len(theirs.gaps) else inf
-    difference = Difference(agreed, gap) if parted else None
-    return Comparison(agreed, "token" if by_token else "character", difference, whole)
+    gap = theirs.gaps[agreed] if parted and by_token and agreed < len(theirs.gaps) else inf
+    return Comparison(agreed, "token" if by_token else "character", parted, whole, gap)
 
 
 def same_work(board: Scoreboard, one: int, other: int) -> bool:
@@ -112,7 +101,7 @@ def texts_of(board: Scoreboard) -> list[Text]:
         # The wanted class comes first: a text that has just begun is like many.
         ordered = sorted(firsts, key=lambda first: first != wanted)
         comparisons = {first: compare(score, scores[first]) for first in ordered}
-        like = next((i for i, each in comparisons.items() if each.difference is None), None)
+        like = next((i for i, each in comparisons.items() if not each.parted), None)
         if like is None:
             firsts.append(index)
         if wanted is not None and like != wanted:

@@ -235,8 +235,8 @@ def test_texts_are_compared_by_character(at: int | None) -> None:
     row = result_of(board).rows[1]
     assert row.text == ("so far" if at is None else "different"), "it counts tokens of its own"
     assert row.comparison.comparison
-    difference = row.comparison.comparison.difference
-    assert (difference and difference.index) == at
+    assert row.comparison.comparison.parted == (at is not None)
+    assert row.comparison.comparison.agreed == (len(text) if at is None else at)
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
