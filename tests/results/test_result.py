@@ -253,7 +253,7 @@ def test_a_column_that_runs_alone_sets_the_finish_once_it_has_run() -> None:
 def test_a_library_s_passes_are_counted_by_its_clock_here_and_over_no_network() -> None:
     row = raced("kv transformers", *written(0, LONG, 0.1), *library(1, PAIRS, 0.15)).rows[1]
     score = row.score
-    assert (score.passes, row.tokens_per_pass) == (len(PAIRS), pytest.approx(2))
+    assert (row.passes, row.tokens_per_pass) == (len(PAIRS), pytest.approx(2))
     assert (score.drafted, score.positions) == (0, []), "nobody says how much was guessed"
     assert row.speedup.known
     assert row.speedup.value == pytest.approx(4 / 3, rel=0.02)
