@@ -30,7 +30,7 @@ from backend.racing.race import Race
 from backend.records.file import load, require_folder, save
 from backend.records.record import board as board_of
 from backend.records.record import recorded
-from backend.results.figures import FIGURES
+from backend.results.figures import FIGURES, SUMMARY
 from backend.results.result import result_of
 from backend.results.scoreboard import Scoreboard
 from backend.results.sentences import doubt, headline, outcome, state, why
@@ -236,7 +236,7 @@ def summary(board: Scoreboard) -> Table:
     table.add_column("column", min_width=13)
     table.add_column("state", min_width=11)
     known = [f for f in FIGURES if any(f.value(row) is not None for row in result.rows)]
-    figures = [figure for figure in known if figure.summary]
+    figures = [figure for figure in known if figure.name in SUMMARY]
     for figure in figures:
         heading = figure.heading.replace(", ", " ").replace(" ", "\n")
         table.add_column(heading, justify="right", no_wrap=True, min_width=4)
