@@ -25,7 +25,10 @@ from backend.bench.summary import (
     measured,
     results,
 )
-from backend.bench.tune import Advice, Tuning
+from backend.bench.tune import Advice
+from backend.bench.tune import tune as tuned
+from backend.bench.verify import PENALIZED, TARGETS, cases
+from backend.bench.verify import verify as verified
 from backend.cli import options
 from backend.cli.console import out, say
 from backend.costs import PassCosts
@@ -133,12 +136,9 @@ def tune(
     as_json: options.AsJson = False,
 ) -> None:
     """Find the fastest settings here: pass times, predicted and measured speed-ups (minutes)."""
-    from backend.bench.tune import tune as measure
-
     spec = options.target_of(model, engine, precision, device)
-    tuning: Tuning = measure(
-        spec, options.prompts_of(prompts, limit), max_new_tokens, LoadedModels(), say
-    )
+    chosen = options.prompts_of(prompts, limit)
+    tuning = tuned(spec, chosen, max_new_tokens, LoadedModels(), say)
     if as_json:
         print(json.dumps(asdict(tuning)))
         return
@@ -191,9 +191,6 @@ def verify(
     max_new_tokens: options.MaxNewTokens = 96,
 ) -> None:
     """Check that every lossless column writes the text of KV reuse; exit code 1 if not."""
-    from backend.bench.verify import PENALIZED, TARGETS, cases
-    from backend.bench.verify import verify as run_cases
-
     promised = [
         replace(target, name=model, device=device)
         for target in TARGETS
@@ -206,7 +203,7 @@ def verify(
         *cases(targets, PROMPTS[:1], PENALIZED, ignore_eos=True),
     )
     unequal = 0
-    for number, result in enumerate(run_cases(chosen, LoadedModels(), max_new_tokens), 1):
+    for number, result in enumerate(verified(chosen, LoadedModels(), max_new_tokens), 1):
         case = result.case
         unequal += not result.equal
         equality = f"{len(result.differences)} columns equal" if result.equal else "NOT EQUAL"

@@ -7,6 +7,7 @@ import typer
 
 from backend.cli.console import out, say
 from backend.engines.openvino.export import openvino_ir
+from backend.grammar.check import check
 from backend.grammar.sources import grammar_from_file
 from backend.types import ModelSpec
 
@@ -26,8 +27,6 @@ def grammar(
     ] = None,
 ) -> None:
     """Check a grammar, and how much of a text it accepts."""
-    from backend.grammar.check import check
-
     sample = text or ""
     fit = check(grammar_from_file(file), sample)
     out.print(fit.sentence(sample), highlight=False, markup=False)
