@@ -8,7 +8,7 @@ import json
 import logging
 import os
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from hashlib import sha256
@@ -114,18 +114,8 @@ class RunningCosts:
 
 Costs = PassCosts | RunningCosts
 
-#: The costs of an engine that states none: every pass costs the same.
+#: The costs of an engine that stands in for a model: every pass costs the same.
 UNKNOWN_COSTS = PassCosts((1,), (1e-3,))
-
-
-def stated_costs(pass_seconds: Mapping[int, float]) -> PassCosts:
-    """The costs that an engine states itself, by number of rows; UNKNOWN_COSTS if it states none,
-    or not those of one row.
-    """
-    if 1 not in pass_seconds or len(pass_seconds) < 2:
-        return UNKNOWN_COSTS
-    widths = tuple(sorted(pass_seconds))
-    return PassCosts(widths, tuple(pass_seconds[rows] for rows in widths))
 
 
 #: Raise it whenever the measurement changes.
@@ -150,12 +140,11 @@ Say = Callable[[str], None]
 
 
 def known_costs(engine: Engine) -> Costs:
-    """The engine's costs without measuring: as it states them itself, as they were stored, or as
-    they usually are. Raises DerbyError for an unknown engine.
+    """The engine's costs without measuring: as they were stored, or as they usually are; of one
+    that stands in for a model, UNKNOWN_COSTS. Raises DerbyError for an unknown engine.
     """
-    pass_seconds = engine_named(engine.spec.engine).pass_seconds
-    if pass_seconds is not None:
-        return stated_costs(pass_seconds(engine.spec))
+    if engine_named(engine.spec.engine).demo:
+        return UNKNOWN_COSTS
     try:
         stored = json.loads(_path(engine).read_text(encoding="utf-8"))
         return RunningCosts(read_as(PassCosts, stored))

@@ -1,18 +1,13 @@
 """Child processes that end with the one that started them."""
 
 import ctypes
-import os
 import signal
 import sys
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from multiprocessing import resource_tracker
 from multiprocessing.process import BaseProcess
 from types import ModuleType
-from typing import TypeVar
-
-T = TypeVar("T")
 
 _PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
 
@@ -27,11 +22,20 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+#: Starts children, in a thread that lasts as long as this process: those that serve a request, or
+#: run a race, end sooner, and with them what asked for `die_with_parent`.
+_LASTING = ThreadPoolExecutor(1, "starts children")
+
+
 def spawn(process: BaseProcess) -> None:
     """Start a process of multiprocessing's. It does not import the program that starts it, page,
     gradio and all, and it ignores Ctrl-C, which is the app's to take, from its first moment on:
     before it can say so itself it imports for a second.
     """
+    _LASTING.submit(_start, process).result()
+
+
+def _start(process: BaseProcess) -> None:
     with ExitStack() as restored:
         restored.callback(sys.modules.__setitem__, "__main__", sys.modules["__main__"])
         sys.modules["__main__"] = ModuleType("__main__")
@@ -40,21 +44,3 @@ def spawn(process: BaseProcess) -> None:
             before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
             restored.callback(signal.pthread_sigmask, signal.SIG_SETMASK, before)
         process.start()
-
-
-def from_lasting_thread(start: Callable[[], T]) -> T:
-    """Start a child process in a thread that lasts as long as this process, for `die_with_parent`:
-    threads that serve a request, or run a race, end sooner.
-    """
-    return _LASTING.submit(start).result()
-
-
-def _fresh_thread() -> None:
-    global _LASTING  # noqa: PLW0603 (a fork has its parent's memory, but none of its threads)
-    _LASTING = ThreadPoolExecutor(1, "starts children")
-
-
-_LASTING: ThreadPoolExecutor
-_fresh_thread()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_fresh_thread)

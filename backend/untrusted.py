@@ -26,8 +26,9 @@ _WORDS = {
 
 
 class Untrusted(BaseModel):
-    """Fields that somebody sent, each of its declared type; unknown ones are ignored. A field's
-    `title` is what a sentence calls it.
+    """Fields that somebody sent, each of its declared type; unknown ones are ignored, or refused
+    with `extra="forbid"`, within its dataclasses, too. A field's `title` is what a sentence calls
+    it.
     """
 
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore", allow_inf_nan=False)

@@ -5,7 +5,6 @@ import sys
 import typer
 
 from backend.cli.console import complain
-from backend.cli.options import unbundled
 from backend.errors import DerbyError
 from experiments.built_in import built_in
 from experiments.coverage import coverage
@@ -19,7 +18,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for command in (built_in, coverage, gpu, train):
-    app.command(command.__name__)(unbundled(command))
+    app.command(command.__name__)(command)
 
 
 def main() -> None:

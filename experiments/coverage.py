@@ -9,8 +9,9 @@ from typing import Annotated
 import typer
 
 from backend.bench.runner import raced, wait_for_quiet, whole
+from backend.cli import options
 from backend.cli.console import out, say
-from backend.cli.options import MaxNewTokens, PromptSet, Target, Temperature, Wait
+from backend.models.files import BUILT_IN
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.intervals import Ratio
@@ -24,15 +25,20 @@ LINE_UP = (BASELINE, BASELINE, "speculative", "lookup", "lookahead")
 
 
 def coverage(
-    prompts: PromptSet,
-    target: Target,
-    max_new_tokens: MaxNewTokens = 96,
-    temperature: Temperature = 0.0,
+    prompts: options.PromptFile = None,
+    limit: options.Limit = 0,
+    model: options.Model = BUILT_IN,
+    engine: options.Engine = "openvino",
+    precision: options.Precision = "",
+    device: options.Device = "CPU",
+    max_new_tokens: options.MaxNewTokens = 96,
+    temperature: options.Temperature = 0.0,
     rounds: Annotated[int, typer.Option(min=1, help="Races of each prompt, in turns.")] = 10,
-    wait: Wait = 30,
+    wait: options.Wait = 30,
 ) -> None:
     """How often the interval of a race holds what its repeats show."""
-    spec, models, chosen = target.spec, LoadedModels(), prompts.read()
+    spec = options.target_of(model, engine, precision, device)
+    models, chosen = LoadedModels(), options.prompts_of(prompts, limit)
     columns = tuple(parse_column(name) for name in LINE_UP)
     wait_for_quiet(wait, say)
     ratios = [[list[Ratio]() for _ in chosen] for _ in columns]

@@ -9,7 +9,6 @@ import gradio as gr
 from backend.bench.plan import Plan
 from backend.bench.prompts import PROMPTS, Prompt, prompts_in
 from backend.bench.rows import Figures, Row, row_of
-from backend.bench.runner import warmed
 from backend.bench.summary import ALL, HEADINGS, cells, conclusion, failures, measured, results
 from backend.errors import DerbyError
 from backend.export.tables import csv_of
@@ -56,17 +55,16 @@ def fill(host: Host, offer: Offer, fields: Fields) -> None:
     ) -> AsyncIterator[tuple[Any, ...]]:
         try:
             plan = plan_of(text, dict(zip(fields, values, strict=True)), offer)
-            jobs, done = list(warmed(plan.jobs)), list[Row]()
-            for number, (job, counts) in enumerate(jobs):
-                what = f"prompt {number} of {len(plan.jobs)}" if counts else "warming up"
-                progress((number, len(jobs)), desc=what)
+            done, count = list[Row](), len(plan.jobs)
+            progress((0, 1 + count), desc="warming up")  # the first race is slower
+            await raced(host, plan.jobs[0].race, offer.limits.seconds)
+            yield outputs_of(plan, done, over=False)
+            for number, job in enumerate(plan.jobs, 1):
+                progress((number, 1 + count), desc=f"prompt {number} of {count}")
                 boards: list[Scoreboard] = []
                 while (race := job.next_race(boards)) is not None:
                     boards.append(await raced(host, race, offer.limits.seconds))
-                    if not counts:
-                        break
-                if counts:
-                    done.append(row_of(plan, job, boards))
+                done.append(row_of(plan, job, boards))
                 yield outputs_of(plan, done, over=False)
             yield outputs_of(plan, done, over=True)
         except DerbyError as error:

@@ -16,6 +16,7 @@ from backend.bench.rows import Row, remaining, row_of
 from backend.bench.runner import boards_of, raced
 from backend.errors import DerbyError
 from backend.models.files import Say
+from backend.racing.models import LoadedModels
 
 #: What the machines need of this program; the packages are installed there.
 CODE = Path(__file__).resolve().parents[2]
@@ -26,8 +27,6 @@ class Runner:
     """What runs on a machine: the jobs of one plan, by number."""
 
     def __init__(self, plan: Plan, machine: str) -> None:
-        from backend.racing.models import LoadedModels
-
         self._plan, self._machine, self._warm = plan, machine, False
         self._models = LoadedModels()
 

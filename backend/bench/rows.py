@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from backend.bench.plan import Job, Plan
 from backend.errors import DerbyError
@@ -16,17 +16,13 @@ from backend.results.figures import figure
 from backend.results.result import Row as ResultRow
 from backend.results.result import result_of
 from backend.results.scoreboard import Scoreboard
-from backend.untrusted import UntrustedError, read_json
+from backend.untrusted import Untrusted, UntrustedError, read_json
 
 Count = Annotated[int, Field(ge=0)]
 Amount = Annotated[float, Field(ge=0)]
 
 
-class _Stored(BaseModel):
-    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class Figures(_Stored):
+class Figures(Untrusted, extra="forbid"):
     """One column on one prompt, beside KV reuse alone on the same.
 
     speedup: as the result of a race has it, 0 where there is none. ttft, tpot and
@@ -44,7 +40,7 @@ class Figures(_Stored):
     clock: str
 
 
-class Row(_Stored):
+class Row(Untrusted, extra="forbid"):
     """One job. `of` is the plan's identity, `machine` a cluster's name of where it ran; `raw`: the
     prompt was sent as it is, because the model has no chat template. `others`: the most of the
     machine that others used in one of its races. `turns`: in each turn of the chat the columns in

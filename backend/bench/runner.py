@@ -40,24 +40,15 @@ def wait_for_quiet(seconds: int, say: Say) -> None:
         say("The machine did not become quiet: only ratios can be trusted.")
 
 
-def warmed(jobs: Sequence[Job]) -> Iterator[tuple[Job, bool]]:
-    """The jobs, and whether each counts: the first race of a process is slower, so the first job
-    runs twice.
-    """
-    for number, job in enumerate((*jobs[:1], *jobs)):
-        yield job, number > 0
-
-
 def run(
     plan: Plan, done: Sequence[Row], race: Callable[[Race], Scoreboard], say: Say
 ) -> Iterator[Row]:
-    """The rows that `done` lacks; `race` runs one race."""
-    raw = False
-    for job, counts in warmed(remaining(plan, done)):
-        if not counts:
-            say("warming up")
-            race(job.race)
-            continue
+    """The rows that `done` lacks; `race` runs one race. The first one is slower, and runs twice."""
+    raw, jobs = False, remaining(plan, done)
+    if jobs:
+        say("warming up")
+        race(jobs[0].race)
+    for job in jobs:
         say(f"run {job.number + 1} of {len(plan.jobs)} ({job.category})")
         row = row_of(plan, job, boards_of(job, race))
         if row.raw and not raw:

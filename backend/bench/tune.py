@@ -160,9 +160,6 @@ def _speedup(rows: Iterable[Row]) -> Ratio:
 
 def _advice(setting: str, predicted: float | None, run: Run) -> Advice:
     rows = run(setting)
-    scores = [row.score for row in rows]
-    tokens = sum(score.tokens_per_pass * (score.steps - 1) for score in scores)
-    passes = sum(score.steps - 1 for score in scores)
     ratio = _speedup(rows)
-    per_forward = tokens / max(passes, 1)
+    per_forward = sum(row.amount for row in rows) / max(sum(row.passes for row in rows), 1)
     return Advice(setting, per_forward, predicted, ratio.value or None, ratio.interval)

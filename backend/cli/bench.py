@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -25,21 +25,12 @@ from backend.bench.summary import (
     measured,
     results,
 )
-from backend.bench.tune import Advice, Tuning
+from backend.bench.tune import Advice
+from backend.bench.tune import tune as tuned
+from backend.bench.verify import PENALIZED, TARGETS, cases
+from backend.bench.verify import verify as verified
+from backend.cli import options
 from backend.cli.console import out, say
-from backend.cli.options import (
-    AsJson,
-    Choosing,
-    Columns,
-    Device,
-    Limit,
-    MaxNewTokens,
-    PromptSet,
-    Raw,
-    Target,
-    Thinking,
-    Wait,
-)
 from backend.costs import PassCosts
 from backend.engines.registry import engines
 from backend.errors import DerbyError
@@ -49,21 +40,30 @@ from backend.results.figures import DASH
 from backend.results.intervals import LEAST
 from backend.strategies.column import parse_column
 from backend.strategies.registry import DEFAULT_COLUMNS
-from backend.types import ModelSpec, Request
+from backend.types import ModelSpec, Request, Sampling
 
 
 def bench(
-    prompts: PromptSet,
-    target: Target,
-    choosing: Choosing,
-    column: Columns = list(DEFAULT_COLUMNS),
-    max_new_tokens: MaxNewTokens = 128,
-    raw: Raw = False,
+    prompts: options.PromptFile = None,
+    limit: options.Limit = 0,
+    model: options.Model = BUILT_IN,
+    engine: options.Engine = "openvino",
+    precision: options.Precision = "",
+    device: options.Device = "CPU",
+    temperature: options.Temperature = 0.0,
+    top_k: options.TopK = 0,
+    top_p: options.TopP = 1.0,
+    min_p: options.MinP = 0.0,
+    repetition_penalty: options.RepetitionPenalty = 1.0,
+    seed: options.Seed = 0,
+    column: options.Columns = list(DEFAULT_COLUMNS),
+    max_new_tokens: options.MaxNewTokens = 128,
+    raw: options.Raw = False,
     fixed_length: Annotated[
         bool, typer.Option("--fixed-length", help="Every answer has --max-new-tokens tokens.")
     ] = False,
-    thinking: Thinking = "",
-    wait: Wait = 30,
+    thinking: options.Thinking = "",
+    wait: options.Wait = 30,
     cluster: Annotated[
         str,
         typer.Option(
@@ -77,20 +77,21 @@ def bench(
             help="A JSON Lines file for the results; an interrupted run continues from it.",
         ),
     ] = None,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
+    """Measure every column alone, warmed up, on a set of prompts. Can be continued."""
     plan = Plan(
-        prompts.read(),
+        options.prompts_of(prompts, limit),
         tuple(map(parse_column, column)),
         Request(
             "-",
             max_new_tokens,
-            choosing.sampling,
+            Sampling(temperature, top_k, top_p, seed, min_p, repetition_penalty),
             not raw,
             ignore_eos=fixed_length,
             thinking=thinking,
         ),
-        target.spec,
+        options.target_of(model, engine, precision, device),
         anywhere=bool(cluster),
     )
     file = RowFile(rows, plan)
@@ -124,20 +125,20 @@ def print_table(title: str, headings: Sequence[str], lines: Iterable[Sequence[st
     out.print(table)
 
 
-@dataclass(frozen=True, slots=True)
-class FewPrompts(PromptSet):
-    """The number of prompts that tells settings apart within minutes."""
-
-    limit: Limit = 4
-
-
 def tune(
-    prompts: FewPrompts, target: Target, max_new_tokens: MaxNewTokens = 96, as_json: AsJson = False
+    prompts: options.PromptFile = None,
+    limit: options.Limit = 4,  # which tell settings apart within minutes
+    model: options.Model = BUILT_IN,
+    engine: options.Engine = "openvino",
+    precision: options.Precision = "",
+    device: options.Device = "CPU",
+    max_new_tokens: options.MaxNewTokens = 96,
+    as_json: options.AsJson = False,
 ) -> None:
-    from backend.bench.tune import tune as measure
-
-    spec = target.spec
-    tuning: Tuning = measure(spec, prompts.read(), max_new_tokens, LoadedModels(), say)
+    """Find the fastest settings here: pass times, predicted and measured speed-ups (minutes)."""
+    spec = options.target_of(model, engine, precision, device)
+    chosen = options.prompts_of(prompts, limit)
+    tuning = tuned(spec, chosen, max_new_tokens, LoadedModels(), say)
     if as_json:
         print(json.dumps(asdict(tuning)))
         return
@@ -186,12 +187,10 @@ def verify(
     model: Annotated[
         str, typer.Option(help="Another model than the built-in one, as it was published.")
     ] = BUILT_IN,
-    device: Device = "CPU",
-    max_new_tokens: MaxNewTokens = 96,
+    device: options.Device = "CPU",
+    max_new_tokens: options.MaxNewTokens = 96,
 ) -> None:
-    from backend.bench.verify import PENALIZED, TARGETS, cases
-    from backend.bench.verify import verify as run_cases
-
+    """Check that every lossless column writes the text of KV reuse; exit code 1 if not."""
     promised = [
         replace(target, name=model, device=device)
         for target in TARGETS
@@ -204,7 +203,7 @@ def verify(
         *cases(targets, PROMPTS[:1], PENALIZED, ignore_eos=True),
     )
     unequal = 0
-    for number, result in enumerate(run_cases(chosen, LoadedModels(), max_new_tokens), 1):
+    for number, result in enumerate(verified(chosen, LoadedModels(), max_new_tokens), 1):
         case = result.case
         unequal += not result.equal
         equality = f"{len(result.differences)} columns equal" if result.equal else "NOT EQUAL"

@@ -1,77 +1,31 @@
 """The command line: python -m backend COMMAND.
 
-A command's module is imported only when it runs, so the list of commands appears at once. A user's
-mistake ends with one sentence on stderr and exit code 2.
+A user's mistake ends with one sentence on stderr and exit code 2.
 """
 
 import logging
 import os
 import sys
-from importlib import import_module
 from io import TextIOWrapper
 
 import click
 import typer
 from typer.core import TyperGroup
 
+from backend.cli.bench import bench, tune, verify
 from backend.cli.console import complain, warn
+from backend.cli.race import race, replay
+from backend.cli.setup import grammar, setup
 from backend.errors import DerbyError, explain
-
-#: Each command's module, and what it is for.
-COMMANDS = {
-    "setup": ("setup", "Download and prepare everything that the app needs, once."),
-    "race": ("race", "Race several strategies on one prompt."),
-    "replay": ("race", "Print a recorded race: texts and figures, a table, or a picture."),
-    "grammar": ("setup", "Check a grammar, and how much of a text it accepts."),
-    "verify": (
-        "bench",
-        "Check that every lossless column writes the text of KV reuse; exit code 1 if not.",
-    ),
-    "bench": (
-        "bench",
-        "Measure every column alone, warmed up, on a set of prompts. Can be continued.",
-    ),
-    "tune": (
-        "bench",
-        "Find the fastest settings here: pass times, predicted and measured speed-ups (minutes).",
-    ),
-}
 
 #: What is not a fault of ours: how commands end, and a reader of our output that has gone.
 EXPECTED = (click.exceptions.Exit, click.Abort, click.exceptions.NoArgsIsHelpError, BrokenPipeError)
 
 
-def load_command(name: str) -> click.Command:
-    """Import a command: the function of that name in its module."""
-    from backend.cli.options import unbundled
-
-    module, purpose = COMMANDS[name]
-    function = getattr(import_module(f"backend.cli.{module}"), name)
-    single = typer.Typer(add_completion=False, rich_markup_mode=None)
-    single.command(name, help=purpose)(unbundled(function))
-    return typer.main.get_command(single)
-
-
 class Commands(TyperGroup):
-    """Lists the commands by name, imports the one that runs. What a user can fix is one sentence
-    and exit code 2; any other error one sentence, the traceback in the log, and exit code 1.
+    """What a user can fix is one sentence and exit code 2; any other error one sentence, the
+    traceback in the log, and exit code 1.
     """
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*super().list_commands(ctx), *COMMANDS]
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """A command that was added, or what the list says of one; that is nothing to run."""
-        if cmd_name in COMMANDS:
-            _, purpose = COMMANDS[cmd_name]
-            return click.Command(cmd_name, help=purpose)
-        return super().get_command(ctx, cmd_name)
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        name, command, rest = super().resolve_command(ctx, args)
-        return name, load_command(name) if name in COMMANDS else command, rest
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -98,6 +52,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+for command in (setup, race, replay, grammar, verify, bench, tune):
+    app.command(command.__name__)(command)
 
 
 @app.callback()

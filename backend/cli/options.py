@@ -1,14 +1,7 @@
-"""Options that several commands share. What can be chosen is read from the registries.
+"""Options that several commands share. What can be chosen is read from the registries."""
 
-A command takes options that belong together as one dataclass; `unbundled` shows typer each of them.
-"""
-
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields, is_dataclass
-from functools import wraps
-from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated
 
 import typer
 
@@ -19,7 +12,7 @@ from backend.engines.registry import device_help, engine_help, precision_help
 from backend.racing.models import usual_spec
 from backend.strategies.column import OwnModel
 from backend.strategies.registry import strategies
-from backend.types import ModelSpec, Sampling
+from backend.types import ModelSpec
 
 Columns = Annotated[
     list[str],
@@ -30,9 +23,7 @@ Columns = Annotated[
         "Names: " + ", ".join(strategies()),
     ),
 ]
-Device = Annotated[str, typer.Option(help=device_help())]
 MaxNewTokens = Annotated[int, typer.Option(help="The most tokens to generate.")]
-Temperature = Annotated[float, typer.Option(help="0: always the most likely token.")]
 Raw = Annotated[bool, typer.Option("--raw", help="Do not use the chat template.")]
 Thinking = Annotated[
     types.Thinking,
@@ -48,90 +39,38 @@ Wait = Annotated[
 Limit = Annotated[
     int, typer.Option(help="How many prompts to use, spread over the file; 0: all.", min=0)
 ]
+Engine = Annotated[str, typer.Option(help=engine_help())]
+Precision = Annotated[
+    str,
+    typer.Option(
+        help=f"{precision_help()} Default: the engine's first; the second for own models of "
+        "more than 1 GB."
+    ),
+]
+Device = Annotated[str, typer.Option(help=device_help())]
+Temperature = Annotated[float, typer.Option(help="0: always the most likely token.")]
+TopK = Annotated[int, typer.Option(help="0: off.")]
+TopP = Annotated[float, typer.Option(help="1: off.")]
+MinP = Annotated[float, typer.Option(help="0: off.")]
+RepetitionPenalty = Annotated[float, typer.Option(help="1: off; more repeats less.")]
+Seed = Annotated[int, typer.Option(help="The same seed gives the same text.")]
+PromptFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="Spec-Bench's or SPEED-Bench's questions, or a JSON Lines file like theirs. "
+        "Default: six built-in prompts."
+    ),
+]
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """The model that columns run on."""
-
-    model: Model = "built-in"
-    engine: Annotated[str, typer.Option(help=engine_help())] = "openvino"
-    precision: Annotated[
-        str,
-        typer.Option(
-            help=f"{precision_help()} Default: the engine's first; the second for own models of "
-            "more than 1 GB."
-        ),
-    ] = ""
-    device: Device = "CPU"
-
-    @property
-    def spec(self) -> ModelSpec:
-        """With no precision, see `usual_spec`. Raises DerbyError for an unknown engine."""
-        model = OwnModel(self.model, self.engine, self.precision, self.device)
-        spec = model.over(ModelSpec())
-        return spec if self.precision else usual_spec(spec, say)
-
-
-@dataclass(frozen=True, slots=True)
-class Choosing:
-    """How tokens are chosen."""
-
-    temperature: Temperature = 0.0
-    top_k: Annotated[int, typer.Option(help="0: off.")] = 0
-    top_p: Annotated[float, typer.Option(help="1: off.")] = 1.0
-    min_p: Annotated[float, typer.Option(help="0: off.")] = 0.0
-    repetition_penalty: Annotated[float, typer.Option(help="1: off; more repeats less.")] = 1.0
-    seed: Annotated[int, typer.Option(help="The same seed gives the same text.")] = 0
-
-    @property
-    def sampling(self) -> Sampling:
-        return Sampling(**asdict(self))
-
-
-@dataclass(frozen=True, slots=True)
-class PromptSet:
-    """Prompts to measure with."""
-
-    prompts: Annotated[
-        Path | None,
-        typer.Option(
-            help="Spec-Bench's or SPEED-Bench's questions, or a JSON Lines file like theirs. "
-            "Default: six built-in prompts."
-        ),
-    ] = None
-    limit: Limit = 0
-
-    def read(self) -> tuple[Prompt, ...]:
-        """Raises DerbyError for a file that holds none."""
-        return sample(read_prompts(self.prompts) if self.prompts else PROMPTS, self.limit)
-
-
-def unbundled(command: Callable[..., None]) -> Callable[..., None]:
-    """The command as typer reads it: each field of a dataclass among its parameters is an option of
-    its own, and all parameters go by name.
+def target_of(model: str, engine: str, precision: str, device: str) -> ModelSpec:
+    """The model that columns run on; with no precision, see `usual_spec`. Raises DerbyError for an
+    unknown engine.
     """
-    hints = get_type_hints(command, include_extras=True)
-    bundles: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
-    options: list[Parameter] = []
-    for name, parameter in signature(command).parameters.items():
-        entries = [(name, parameter.default, hints[name])]
-        if name in bundles:
-            of = get_type_hints(bundles[name], include_extras=True)
-            entries = [
-                (entry.name, entry.default, of[entry.name]) for entry in fields(bundles[name])
-            ]
-        options += [
-            Parameter(option, Parameter.KEYWORD_ONLY, default=default, annotation=hint)
-            for option, default, hint in entries
-        ]
+    spec = OwnModel(model, engine, precision, device).over(ModelSpec())
+    return spec if precision else usual_spec(spec, say)
 
-    @wraps(command)
-    def run(**values: Any) -> None:
-        for name, kind in bundles.items():
-            values[name] = kind(**{entry.name: values.pop(entry.name) for entry in fields(kind)})
-        command(**values)
 
-    run.__signature__ = Signature(options)  # pyright: ignore[reportAttributeAccessIssue]
-    run.__annotations__ = {option.name: option.annotation for option in options}
-    return run
+def prompts_of(file: Path | None, limit: int) -> tuple[Prompt, ...]:
+    """Prompts to measure with. Raises DerbyError for a file that holds none."""
+    return sample(read_prompts(file) if file else PROMPTS, limit)

@@ -18,32 +18,25 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from backend.cli import options
 from backend.cli.console import out, visible
-from backend.cli.options import (
-    AsJson,
-    Choosing,
-    Columns,
-    MaxNewTokens,
-    Raw,
-    Target,
-    Thinking,
-)
 from backend.errors import DerbyError
 from backend.events import Event, to_json
 from backend.export.tables import files_of
 from backend.grammar.sources import grammar_from_file
+from backend.models.files import BUILT_IN
 from backend.racing.hosts import InlineHost
 from backend.racing.race import Race
 from backend.records.file import load, require_folder, save
 from backend.records.record import board as board_of
 from backend.records.record import recorded
-from backend.results.figures import FIGURES
+from backend.results.figures import FIGURES, SUMMARY
 from backend.results.result import result_of
 from backend.results.scoreboard import Scoreboard
 from backend.results.sentences import doubt, headline, outcome, state, why
 from backend.strategies.column import parse_column
 from backend.strategies.registry import DEFAULT_COLUMNS
-from backend.types import Request
+from backend.types import Request, Sampling
 
 #: Times a second that the table is drawn.
 FRAMES = 8
@@ -61,18 +54,26 @@ FORMS = {"json": "race.json", "csv": "race.csv", "markdown": "race.md", "svg": "
 
 def race(
     prompt: Annotated[str, typer.Argument(help='The prompt; "-" reads it from standard input.')],
-    target: Target,
-    choosing: Choosing,
-    column: Columns = list(DEFAULT_COLUMNS),
-    max_new_tokens: MaxNewTokens = 128,
+    model: options.Model = BUILT_IN,
+    engine: options.Engine = "openvino",
+    precision: options.Precision = "",
+    device: options.Device = "CPU",
+    temperature: options.Temperature = 0.0,
+    top_k: options.TopK = 0,
+    top_p: options.TopP = 1.0,
+    min_p: options.MinP = 0.0,
+    repetition_penalty: options.RepetitionPenalty = 1.0,
+    seed: options.Seed = 0,
+    column: options.Columns = list(DEFAULT_COLUMNS),
+    max_new_tokens: options.MaxNewTokens = 128,
     ignore_eos: Annotated[
         bool,
         typer.Option(
             "--ignore-eos", help="Go on to the most tokens where the model ends its text."
         ),
     ] = False,
-    thinking: Thinking = "",
-    raw: Raw = False,
+    thinking: options.Thinking = "",
+    raw: options.Raw = False,
     stop: Annotated[list[str], typer.Option(help="Stop before this string. Repeatable.")] = [],
     context: Annotated[
         int, typer.Option(help="The most tokens of context; 0: as many as the model allows.")
@@ -105,8 +106,9 @@ def race(
             "saved text is not computed again.",
         ),
     ] = None,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
+    """Race several strategies on one prompt."""
     if prompt == "-":
         prompt = sys.stdin.buffer.read().decode("utf-8", "surrogateescape")
     source = grammar_from_file(grammar) if grammar else None
@@ -114,7 +116,7 @@ def race(
     request = Request(
         prompt,
         max_new_tokens,
-        choosing.sampling,
+        Sampling(temperature, top_k, top_p, seed, min_p, repetition_penalty),
         not raw,
         tuple(stop),
         context,
@@ -122,9 +124,8 @@ def race(
         ignore_eos=ignore_eos,
         thinking=thinking,
     )
-    entered = Race(
-        request, columns, target.spec, save_cache=save_cache, restore_cache=restore_cache
-    )
+    target = options.target_of(model, engine, precision, device)
+    entered = Race(request, columns, target, save_cache=save_cache, restore_cache=restore_cache)
     for file in filter(None, (record, save_cache)):
         require_folder(file)
     if save_cache is not None and entered.saved_column is None:
@@ -179,8 +180,9 @@ def replay(
             help=f"Print it as the record itself, a table or a picture: {', '.join(FORMS)}.",
         ),
     ] = "",
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
+    """Print a recorded race: texts and figures, a table, or a picture."""
     record = load(file)
     if as_json:
         for event in record.events:
@@ -234,7 +236,7 @@ def summary(board: Scoreboard) -> Table:
     table.add_column("column", min_width=13)
     table.add_column("state", min_width=11)
     known = [f for f in FIGURES if any(f.value(row) is not None for row in result.rows)]
-    figures = [figure for figure in known if figure.summary]
+    figures = [figure for figure in known if figure.name in SUMMARY]
     for figure in figures:
         heading = figure.heading.replace(", ", " ").replace(" ", "\n")
         table.add_column(heading, justify="right", no_wrap=True, min_width=4)

@@ -7,12 +7,13 @@ import typer
 
 from backend.cli.console import out, say
 from backend.engines.openvino.export import openvino_ir
+from backend.grammar.check import check
 from backend.grammar.sources import grammar_from_file
 from backend.types import ModelSpec
 
 
 def setup() -> None:
-    """Fetch the built-in model and make its fp32 and int4 IR."""
+    """Download and prepare everything that the app needs, once."""
     for precision in ("fp32", "int4"):
         openvino_ir(ModelSpec(precision=precision), say)
     say("Everything is ready.")
@@ -25,8 +26,7 @@ def grammar(
         typer.Option(help="Show how much of this text fits; exit code 1 unless all of it does."),
     ] = None,
 ) -> None:
-    from backend.grammar.check import check
-
+    """Check a grammar, and how much of a text it accepts."""
     sample = text or ""
     fit = check(grammar_from_file(file), sample)
     out.print(fit.sentence(sample), highlight=False, markup=False)

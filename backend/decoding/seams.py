@@ -17,13 +17,11 @@ NOTHING = Proposal()
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a drafter decided: the `settings` in force instead of the column's own, the speed-up
-    over plain decoding that it `predicted` (0: unknown), `why` in a sentence, what it `declined`,
-    and whether nothing but `plain` decoding remains.
+    """What a drafter decided: the `settings` in force instead of the column's own, `why` in a
+    sentence, what it `declined`, and whether nothing but `plain` decoding remains.
     """
 
     settings: Mapping[str, Any] = field(default_factory=dict)
-    predicted: float = 0.0
     why: str = ""
     declined: tuple[str, ...] = ()
     plain: bool = False

@@ -136,7 +136,6 @@ class AdaptiveDraftLength(DraftLength):
         self._plain_steps = self._tokens = float(MEMORY)  # that so many tokens cost lately
         # Of all rounds that could draft, one that reads the prompt or follows a grammar is none:
         self._rounds = self._drafting = self._depth = 0  # how many; that drafted; how deep in all
-        self._spent = self._plain = 0.0  # seconds that they, and plain passes instead, should take
         self._begun = False  # a round whose outcome is not known yet
 
     @property
@@ -184,17 +183,14 @@ class AdaptiveDraftLength(DraftLength):
             self._rounds += 1
             self._drafting += proposal.drafted > 0
             self._depth += max(map(len, proposal.paths), default=0)
-            self._spent += spent
-            self._plain += tokens * costs(1, self._context)
         self._begun = False
 
     def summary(self) -> Decision:
         if not self._rounds:
             return UNDECIDED
-        predicted = self._plain / self._spent if self._costs.now.known else 0.0
         if not self._drafting:
             declined = ("no guess paid",)
-            return Decision({}, predicted, "plain decoding", declined, plain=True)
+            return Decision(why="plain decoding", declined=declined, plain=True)
         k = max(1, round(self._depth / self._drafting))
         why = f"auto guessed {k} tokens in {self._drafting} of {self._rounds} passes"
-        return Decision({"k": k}, predicted, why)
+        return Decision({"k": k}, why)

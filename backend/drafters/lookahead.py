@@ -52,7 +52,7 @@ class Sizes:
 
 
 #: Tokens per pass at each of these sizes, from narrow to wide, with a seeded pool, in the median
-#: of the answers that the model MEASURED gave to the six prompts of `python -m backend bench`,
+#: of the answers that the built-in model gave to the six prompts of `python -m backend bench`,
 #: greedy. Those of other models are assumed to be the same.
 YIELDS: Mapping[Sizes, float] = {
     Sizes(3, 3, 3): 1.40,
@@ -60,7 +60,6 @@ YIELDS: Mapping[Sizes, float] = {
     Sizes(7, 4, 7): 1.78,
     Sizes(15, 5, 15): 1.80,
 }
-MEASURED = "built-in"
 
 LADDER = tuple(YIELDS)
 
@@ -82,15 +81,15 @@ def _plain_steps(sizes: Sizes, costs: PassCosts) -> float:
     return (costs(sizes.rows) + costs.width_change) / costs(1)
 
 
-def choose_sizes(costs: PassCosts, model: str) -> tuple[Sizes, Decision]:
-    """The sizes that promise most on the model of this name, and the decision for them."""
+def choose_sizes(costs: PassCosts) -> tuple[Sizes, Decision]:
+    """The sizes that promise most, and the decision for them."""
     if not costs.known:
-        return USUAL, Decision(USUAL.values, why=f"{USUAL}: the usual sizes")
+        return USUAL, Decision(USUAL.values, f"{USUAL}: the usual sizes")
     sizes = max(LADDER, key=lambda sizes: predicted(sizes, costs))
     gain, cost = predicted(sizes, costs), f"{_plain_steps(sizes, costs):.2f}{TIMES}"
     why = f"{sizes}: a pass takes {cost} as long, for about {YIELDS[sizes]:.1f} tokens"
     against = (f"expected speed-up {gain:.2f}{TIMES}",) if gain <= 1 else ()
-    return sizes, Decision(sizes.values, gain if model == MEASURED else 0.0, why, against)
+    return sizes, Decision(sizes.values, why, against)
 
 
 class NgramPool:

@@ -2,7 +2,7 @@
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,12 +30,10 @@ class EngineDeclaration:
     estimate_bytes: Callable[[ModelSpec, Say], int]  # that its weights will take in memory
     peak_bytes: Callable[[ModelSpec, Say], int] | None = None  # while it opens; None: no more
     models: tuple[str, ...] = ()  # that the engine brings; (): any that models/files.py knows
-    #: Seconds of passes by number of rows; {}: not worth knowing; None: they are measured.
-    pass_seconds: Callable[[ModelSpec], Mapping[int, float]] | None = None
     loads_at_once: bool = False
     #: Precisions in which a row's logits do not depend on how many rows run with it.
     exact: tuple[str, ...] = ()
-    demo: bool = False  # stands in for a model, offered only where that is asked for
+    demo: bool = False  # stands in for a model: it is offered only on demand, and nobody times it
 
     def __post_init__(self) -> None:
         """Raises ValueError for a declaration that the app could not show or use."""

@@ -123,18 +123,13 @@ class FakeSession(Session):
 #: Bytes that the weights of a fake model are said to take.
 WEIGHT_BYTES = 1_000_000
 
-#: Seconds by number of rows of the model "fake-priced": so much a row that no guess pays.
-STEEP_PASSES = {rows: 5e-4 * (1 + rows) for rows in (1, 2, 3, 4, 6, 8, 12, 16, 24, 48)}
-
 #: The models that can be named: "fake", its disagreeing draft, and those that are slow, repeat
-#: themselves, or do both for ever; passes of "fake-priced" have stated costs, and "fake-one-token"
-#: writes what "fake" writes, one token at a time.
+#: themselves, or do both for ever; "fake-one-token" writes what "fake" writes, one token at a time.
 _MODELS: dict[str, Callable[[ModelSpec], FakeEngine]] = {
     "fake": FakeEngine,
     "fake-slow": lambda spec: FakeEngine(spec, step_seconds=0.02),
     "fake-draft": lambda spec: FakeEngine(spec, salt=7),
     "fake-loop": lambda spec: FakeEngine(spec, period=2, sharpness=4.0),
-    "fake-priced": FakeEngine,
     "fake-one-token": lambda spec: FakeEngine(spec, guesses="none"),
     "fake-endless": lambda spec: FakeEngine(spec, period=2, sharpness=4.0, step_seconds=0.02),
 }
@@ -156,7 +151,6 @@ FAKE = EngineDeclaration(
     open=open_fake,
     estimate_bytes=lambda _spec, _say: WEIGHT_BYTES,
     models=("fake", "fake-slow", "fake-draft", "fake-loop", "fake-one-token"),
-    pass_seconds=lambda spec: STEEP_PASSES if spec.name == "fake-priced" else {},
     loads_at_once=True,
     demo=True,
 )

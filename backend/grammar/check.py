@@ -1,8 +1,9 @@
 """Tries untrusted grammars and texts in a child process, which may loop, use up memory or crash.
 
 llguidance and the validator are native code: they cannot be interrupted, and an abort ends their
-whole process. The child, `python -m backend.grammar.check`, answers one JSON line and ends. It
-imports nothing heavy and reads grammars over bytes, so that this takes 0.2 s for any model.
+whole process. The child, `python -m backend.grammar.check`, answers one JSON line and ends, after
+some seconds of processor time at the latest, whatever became of its parent. It imports nothing
+heavy and reads grammars over bytes, so that this takes 0.2 s for any model.
 """
 
 from __future__ import annotations
@@ -32,7 +33,6 @@ from backend.grammar.sources import (
     too_much,
 )
 from backend.grammar.vocabulary import byte_vocabulary, compile_matcher
-from backend.processes import die_with_parent, from_lasting_thread
 from backend.text import ByteTokenizer
 
 if TYPE_CHECKING:
@@ -153,14 +153,12 @@ def _ask(request: dict[str, Any], deadline: float, stopped: Callable[[], bool]) 
     with TemporaryFile() as file:
         file.write(json.dumps(request | {"deadline": deadline}).encode())
         file.seek(0)
-        child = from_lasting_thread(
-            lambda: subprocess.Popen(
-                [sys.executable, "-m", "backend.grammar.check"],
-                cwd=_ROOT,
-                stdin=file,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-            )
+        child = subprocess.Popen(
+            [sys.executable, "-m", "backend.grammar.check"],
+            cwd=_ROOT,
+            stdin=file,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
         )
     latest, answer = time.monotonic() + deadline + PATIENCE, None
     with child:
@@ -251,7 +249,6 @@ def _limit(seconds: float) -> None:
 def main() -> None:
     """Answer the request in standard input."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    die_with_parent()
     request = json.loads(sys.stdin.buffer.read())
     answer = os.dup(1)
     os.dup2(2, 1)  # whatever native code prints is no part of the answer

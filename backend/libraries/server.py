@@ -20,7 +20,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
-from pydantic import AliasPath, ConfigDict, Field
+from pydantic import AliasPath, Field
 
 from backend.errors import DerbyError
 from backend.libraries.library import Emit, Library, Part, Serving, Settings
@@ -60,10 +60,9 @@ REFUSALS = {
 }
 
 
-class Server(Untrusted):
+class Server(Untrusted, extra="forbid"):
     """A table of the file. `key` is never shown, logged or recorded."""
 
-    model_config = ConfigDict(extra="forbid")
     url: str
     model: str = ""
     key: str = Field(default="", repr=False)

@@ -13,7 +13,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
@@ -26,7 +25,7 @@ from backend.events import Event, Failed, Finished, Preparing, failures, from_js
 from backend.grammar.constraint import end_process_after
 from backend.limits import PRIVATE, Limits
 from backend.models.files import give_titles
-from backend.processes import die_with_parent, from_lasting_thread, spawn
+from backend.processes import die_with_parent, spawn
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.strategies.column import parse_column
@@ -173,7 +172,7 @@ class ProcessHost(Host):
         self._process = context.Process(target=work, args=arguments, name="worker", daemon=True)
         self._ready = self._running = False
         with theirs:
-            from_lasting_thread(partial(spawn, self._process))
+            spawn(self._process)
 
     def _replace(self) -> str:
         """End the worker and start another; what the old one died of."""

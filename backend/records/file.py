@@ -12,15 +12,7 @@ from operator import or_
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    FailFast,
-    Field,
-    TypeAdapter,
-)
+from pydantic import AfterValidator, BeforeValidator, FailFast, Field, TypeAdapter
 
 from backend.engines.registry import engine_named
 from backend.errors import DerbyError
@@ -30,7 +22,7 @@ from backend.records.record import LEFT_OUT, Hardware, RaceRecord, board
 from backend.results.drawing import drawing
 from backend.strategies.column import Column, OwnModel, default_column, settings_of
 from backend.types import ModelSpec, Request
-from backend.untrusted import UntrustedError, read_json
+from backend.untrusted import Untrusted, UntrustedError, read_json
 
 FORMAT, VERSION = "decode-derby-race", 3
 
@@ -66,15 +58,7 @@ def _known_version(version: Any) -> Any:
     return version
 
 
-class Strict(BaseModel):
-    """Values are of the very type, numbers finite, and nothing stands there that is not known; of
-    the dataclasses within it too.
-    """
-
-    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
-
-
-class ColumnDocument(Strict):
+class ColumnDocument(Untrusted, extra="forbid"):
     """A column: settings as the command line takes them, or a grammar whole."""
 
     strategy: Name
@@ -87,7 +71,7 @@ class ColumnDocument(Strict):
         return default_column(self.strategy).with_settings(self.settings).on(self.model)
 
 
-class Document(Strict):
+class Document(Untrusted, extra="forbid"):
     """A race of Decode Derby: what was asked, where it ran and what happened."""
 
     format: Literal["decode-derby-race"]

@@ -113,7 +113,6 @@ def _detail(moment: Moment) -> Drawing | None:
         "pass": moment.number,
         "rows": step.rows,
         "ms": round(step.seconds["total"] * 1e3, 2),
-        "parts": {name: round(s * 1e3, 2) for name, s in step.seconds.items() if name != "total"},
         "tokens": proposed.committed[:MOST],
         "guesses": _guesses(proposed)[:MOST],
         "chosen": proposed.chosen,

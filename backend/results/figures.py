@@ -101,11 +101,6 @@ class Figure:
     value: Callable[[Row], float | None]
 
     @property
-    def summary(self) -> bool:
-        """True if the command line's table has it, too."""
-        return self.name in SUMMARY
-
-    @property
     def heading(self) -> str:
         """The title, with the unit that `cell` leaves out."""
         return f"{self.title}, {self.unit.name}" if self.unit is MILLISECONDS else self.title

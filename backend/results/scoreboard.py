@@ -95,10 +95,8 @@ class Score:
     parts: dict[str, float] = field(default_factory=dict)  # seconds of each of PARTS
     masks: list[float] = field(default_factory=list)  # seconds of each mask, hidden or not
 
-    first_block: int = 0  # tokens of the first step, but for those that are `ahead`
     ahead: int = 0  # tokens that a grammar forced in the first step: no time of their own
     steps: int = 0
-    passes: int = 0  # of the target after the first step's
     rows: int = 0  # token rows that the target computed
     forced: int = 0  # tokens that the grammar left no choice about
     drafted: int = 0  # tokens proposed by a drafter, never those that a grammar forces
@@ -170,9 +168,8 @@ class Score:
         self.length += count
         if not self.steps:
             self.ahead = min(step.origins.count("forced"), max(count - 1, 0))
-            self.ttft, self.first_block = self.seconds, count - self.ahead
+            self.ttft = self.seconds
         else:
-            self.passes += self.passes_of(step)
             self.calls += step.calls
             if step.rows:
                 self.widths[step.rows] += 1
@@ -210,11 +207,6 @@ class Score:
     def values(self) -> dict[str, str | list[str]]:
         """A program's values by name; a list where a slot was filled more than once."""
         return {k: v if len(v) > 1 else v[0] for k, v in self.slots.items()}
-
-    @property
-    def tokens_per_pass(self) -> float:
-        """Committed tokens per target forward pass, prefill not counted; 0 while there are none."""
-        return (self.length - self.first_block) / self.passes if self.passes else 0.0
 
     @property
     def mean_rows(self) -> float:

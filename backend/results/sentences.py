@@ -125,14 +125,13 @@ def comparison(board: Scoreboard, row: Row) -> str:
     text = row.comparison
     if row.message or text.other is None or text.comparison is None:
         return ""
-    name, unit = board.name(text.other), text.comparison.unit
-    different = text.comparison.difference
-    if different is None:
-        far = "identical to" if text.comparison.whole else "so far identical to"
-        return f"{far} {name} ({counted(text.comparison.agreed, unit)})"
-    apart = f" (scores {different.gap:.2g} apart)" if isfinite(different.gap) else ""
-    apart = apart if row.text == "changed" else ""
-    return f"differs from {name} at {unit} {different.index + 1}{apart}{_rounding(row)}"
+    name, compared = board.name(text.other), text.comparison
+    if not compared.parted:
+        far = "identical to" if compared.whole else "so far identical to"
+        return f"{far} {name} ({counted(compared.agreed, compared.unit)})"
+    known = isfinite(compared.gap) and row.text == "changed"
+    apart = f" (scores {compared.gap:.2g} apart)" if known else ""
+    return f"differs from {name} at {compared.unit} {compared.agreed + 1}{apart}{_rounding(row)}"
 
 
 def _rounding(row: Row) -> str:

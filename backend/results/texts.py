@@ -18,28 +18,18 @@ Sameness = Literal["same", "so far", "changed", "different", ""]
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
-    """The first token, or character, at which a text departs from another; one of them may have
-    ended there.
-
-    `gap` is the distance between the other text's two best scores there: near zero means that
-    rounding decided, anything else a real difference; infinite: unknown.
-    """
-
-    index: int
-    gap: float
-
-
-@dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two texts beside one another: over how many of what they agree, where they part (None: they
-    do not), and whether both are whole.
+    """Two texts beside one another: over how many of what they agree, whether they part behind
+    that, where one of them may have ended, and whether both are whole. `gap` is the distance
+    between the other text's two best scores there: near zero means that rounding decided, anything
+    else a real difference; infinite: unknown.
     """
 
     agreed: int
     unit: Literal["token", "character"]
-    difference: Difference | None
+    parted: bool
     whole: bool
+    gap: float = inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +69,8 @@ def compare(ours: Score, theirs: Score) -> Comparison:
         agreed = next(i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y)
     if whole and ours.text == theirs.text:
         parted = False
-    gap = theirs.gaps[agreed] if by_token and agreed < len(theirs.gaps) else inf
-    difference = Difference(agreed, gap) if parted else None
-    return Comparison(agreed, "token" if by_token else "character", difference, whole)
+    gap = theirs.gaps[agreed] if parted and by_token and agreed < len(theirs.gaps) else inf
+    return Comparison(agreed, "token" if by_token else "character", parted, whole, gap)
 
 
 def same_work(board: Scoreboard, one: int, other: int) -> bool:
@@ -107,7 +96,7 @@ def texts_of(board: Scoreboard) -> list[Text]:
     for at, index in enumerate(order):
         score = scores[index]
         comparisons = {i: compare(score, scores[i]) for i in order[:at]}
-        others = [i for i, each in comparisons.items() if each.difference]
+        others = [i for i, each in comparisons.items() if each.parted]
         peers = [i for i in order[:at] if scores[i].keeps_text and texts[i].sameness != "changed"]
         peers = [i for i in peers if score.keeps_text and same_work(board, i, index)]
         changed = next((i for i in peers if i in others), None)

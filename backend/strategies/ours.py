@@ -221,7 +221,7 @@ def build_lookahead(inputs: DrafterInputs) -> Drafter:
         )
     sizes, decision = Sizes(values["window"], values["level"], values["guesses"]), UNDECIDED
     if values["auto"]:
-        sizes, decision = choose_sizes(inputs.costs.now, inputs.target.spec.name)
+        sizes, decision = choose_sizes(inputs.costs.now)
     return Lookahead(sizes, seeded=values["seeded"], seed=seed, decision=decision)
 
 

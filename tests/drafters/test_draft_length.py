@@ -217,7 +217,6 @@ def test_every_drafter_sums_up_once_when_the_text_has_ended(k: int) -> None:
         drafter.conclude()
         guessed = [step for step in column.steps[1:] if step.drafted]
         assert 1 <= drafter.decision.settings["k"] <= k
-        assert drafter.decision.predicted > 0
         assert f"in {len(guessed)} of {len(column.steps) - 1} passes" in drafter.decision.why
         fixed = make(DraftLength(k))
         run(engine, request, fixed)

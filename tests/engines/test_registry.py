@@ -84,7 +84,6 @@ PARROT = EngineDeclaration(
     open=lambda spec, say: FakeEngine(spec),
     estimate_bytes=lambda spec, say: 1000,
     models=("polly",),
-    pass_seconds=lambda spec: {},
 )
 """
 

@@ -10,6 +10,7 @@ import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -21,7 +22,6 @@ from backend.grammar import check as module
 from backend.grammar.check import MAX_TEXT, Fit, StoppedError, check, judge_apart
 from backend.grammar.constraint import GrammarCompiler, bounded
 from backend.grammar.sources import GrammarSource, Kind, shipped
-from backend.processes import from_lasting_thread
 from backend.racing.hosts import cause_of_death
 from backend.text import ByteTokenizer
 
@@ -166,17 +166,17 @@ def test_what_swells_is_stopped_at_the_memory_limit() -> None:
 def test_a_child_that_dies_is_one_sentence_and_only_a_grammars_own_doing_is_remembered(
     number: signal.Signals, sentence: str, times: int
 ) -> None:
-    started = 0
+    started, popen = 0, subprocess.Popen
 
-    def kill(start: object) -> object:
+    def kill(*arguments: Any, **named: Any) -> object:
         nonlocal started
         started += 1
-        child = from_lasting_thread(start)  # type: ignore[arg-type]
+        child = popen(*arguments, **named)
         child.send_signal(number)
         return child
 
     source = GrammarSource("lark", f'start: "{number}"', "good")
-    with patch.object(module, "from_lasting_thread", kill):
+    with patch.object(module.subprocess, "Popen", kill):
         for _ in range(2):
             with pytest.raises(DerbyError, match=sentence):
                 check(source)

@@ -20,7 +20,7 @@ from race_runs import board_after, events_of
 from safetensors.torch import save_file
 
 from backend import costs as measuring
-from backend.cli.options import Target
+from backend.cli.options import target_of
 from backend.engines.fake import FAKE, WEIGHT_BYTES, FakeEngine
 from backend.engines.heads.head import HeadShape, write_head
 from backend.engines.registry import engine_named
@@ -129,7 +129,7 @@ def test_only_what_decides_by_costs_has_them_measured(
 ) -> None:
     """KV reuse of a model of 1.17 B parameters waited for 260 passes before its first token."""
     monkeypatch.setenv("DECODE_DERBY_CACHE", str(tmp_path))
-    unpriced = replace(engine_named("fake"), pass_seconds=None)
+    unpriced = replace(engine_named("fake"), demo=False)
     monkeypatch.setattr(measuring, "engine_named", lambda _name: unpriced)
     models = LoadedModels()
     engine = models.get(ONE, quiet)
@@ -221,9 +221,9 @@ def test_a_large_model_of_ones_own_runs_at_the_second_precision_and_says_why(
     (sentence,) = sentences
     assert f"it runs at {second}" in sentence
     assert f"or at {first} with --precision {first}" in sentence
-    named = Target(spec.name, engine, first)
-    assert named.spec.precision == first, "who names one gets it"
-    assert Target(spec.name, engine).spec.precision == second
+    named = target_of(spec.name, engine, first, "CPU")
+    assert named.precision == first, "who names one gets it"
+    assert target_of(spec.name, engine, "", "CPU").precision == second
 
 
 def test_a_processor_without_bf16_runs_a_large_model_at_fp32(

@@ -286,7 +286,7 @@ class Undecided(Drafter):
             self.decision = Decision({"step": self.steps})
 
     def conclude(self) -> None:
-        self.decision = Decision({"k": self.steps}, 1.5, "why", ("this",))
+        self.decision = Decision({"k": self.steps}, "why", ("this",))
 
 
 def test_a_decision_comes_once_and_right_after_the_step_that_made_it(

@@ -20,7 +20,6 @@ from backend.results.result import (
     result_of,
 )
 from backend.results.scoreboard import Scoreboard
-from backend.results.texts import Difference
 from backend.types import ModelSpec
 
 QUIET = Conditions(2, 0.0)
@@ -254,7 +253,7 @@ def test_a_column_that_runs_alone_sets_the_finish_once_it_has_run() -> None:
 def test_a_library_s_passes_are_counted_by_its_clock_here_and_over_no_network() -> None:
     row = raced("kv transformers", *written(0, LONG, 0.1), *library(1, PAIRS, 0.15)).rows[1]
     score = row.score
-    assert (score.passes, row.tokens_per_pass) == (len(PAIRS), pytest.approx(2))
+    assert (row.passes, row.tokens_per_pass) == (len(PAIRS), pytest.approx(2))
     assert (score.drafted, score.positions) == (0, []), "nobody says how much was guessed"
     assert row.speedup.known
     assert row.speedup.value == pytest.approx(4 / 3, rel=0.02)
@@ -278,7 +277,8 @@ def test_a_library_s_text_may_differ_and_the_first_difference_is_told(
     assert text.sameness == ("different" if at else "same")
     assert result.texts != "changed"
     assert text.comparison
-    assert text.comparison.difference == (Difference(11, 1.0) if at else None)
+    assert text.comparison.parted == (at is not None)
+    assert not at or (text.comparison.agreed, text.comparison.gap) == (11, 1.0)
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,6 @@ def test_a_speculative_column_worked_out_by_hand() -> None:
     assert (score.state, score.reason, score.model) == ("done", "token limit", "a model")
     assert (score.prompt_tokens, score.prefilled) == (100, 100)
     assert (score.ttft, score.seconds) == (0.75, 2.25)
-    assert score.tokens_per_pass == 7 / 4
     assert (score.steps, score.rows, score.mean_rows) == (5, 114, 3.5)
     assert (score.drafted, score.accepted, score.acceptance) == (10, 3, 0.3)
     assert score.positions == [(3, 2), (3, 1), (2, 0), (2, 0)]
@@ -72,27 +71,27 @@ def test_tokens_forced_in_the_first_step_are_decode_speed_and_others_are_not() -
     """A grammar's lane begins tokens ahead; tokens in a server's first chunk took their time."""
     first, later = step(0, [1, 2, 3], 1.0), (step(0, [4], 0.5), step(0, [5, 6], 1.0))
     score = scored(first, *later)
-    assert (score.ttft, score.tokens_per_pass) == (1.0, 1.5)
+    assert (score.ttft, score.ahead) == (1.0, 0)
     ahead = scored(replace(first, origins=["sampled", "forced", "forced"]), *later)
-    assert (ahead.ttft, ahead.tokens_per_pass) == (1.0, 2.5)
+    assert (ahead.ttft, ahead.ahead) == (1.0, 2)
 
 
 def test_a_stateless_column_pays_for_its_prefills_in_every_token() -> None:
     first = (Prefilled(0, 64, 70, 1.0), step(0, [1], 0.5, rows=70))
     second = (Prefilled(0, 64, 71, 1.0), step(0, [2], 0.5, rows=71))
     score = scored(Started(0, 70, "m"), *first, *second)
-    assert (score.ttft, score.seconds, score.tokens_per_pass) == (1.5, 3.0, 1)
+    assert (score.ttft, score.seconds) == (1.5, 3.0)
     assert score.prefilled == 70
 
 
 def test_what_is_not_known_is_zero() -> None:
     for events in ((), (Started(0, 9, "m"),), SPECULATIVE[:3], (Failed(0, "x"),)):
         score = scored(*events)
-        assert (score.tokens_per_pass, score.acceptance, score.mean_rows) == (0, 0, 0)
+        assert (score.acceptance, score.mean_rows) == (0, 0)
     bare = replace(step(0, [], 0.5, rows=0), origins=["sampled"] * 2, seconds={"total": 0.5})
     score = scored(Started(0, 9, "remote"), bare, bare, Finished(0, "end of text", []))
     assert (score.length, score.tokens, score.parts) == (4, [], {})
-    assert (score.tokens_per_pass, score.mean_rows) == (1, 0)
+    assert score.mean_rows == 0
 
 
 def test_tokens_that_a_grammar_forces_are_no_drafts() -> None:

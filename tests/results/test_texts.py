@@ -11,7 +11,7 @@ from scoreboards import SPEC, board_of, started, step
 
 from backend.events import Event, Failed, Finished, Reason, Step
 from backend.results.scoreboard import Scoreboard
-from backend.results.texts import Difference, Sameness, compare, texts_of
+from backend.results.texts import Comparison, Sameness, compare, texts_of
 from backend.types import ModelSpec
 
 INT8 = ModelSpec(precision="int8").parts
@@ -64,7 +64,7 @@ def test_a_text_that_ended_shorter_is_another_and_one_that_was_cut_is_the_same_s
         one, other = (compare(*scores) for scores in (board.scores[::-1], board.scores))
         assert one.whole == other.whole == whole
         for each in (one, other):
-            assert (each.difference.index if each.difference else None) == parted
+            assert (each.agreed if each.parted else None) == parted
 
 
 def test_a_limit_of_tokens_is_the_same_only_for_those_who_count_alike() -> None:
@@ -106,7 +106,7 @@ def test_a_column_under_a_grammar_is_held_to_the_plain_one_under_it() -> None:
     changed = texts_of(board)[1]
     assert (changed.sameness, changed.other) == ("changed", 2)
     assert changed.comparison
-    assert changed.comparison.difference == Difference(1, 0.5)
+    assert changed.comparison == Comparison(1, "token", parted=True, whole=True, gap=0.5)
     board.add(Failed(2, "It broke."))
     assert alike(board) == [("", 0), ("different", 1), ("", None), ("", None)]
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from packages import install
 
-from backend.costs import stated_costs
+from backend.costs import PassCosts
 from backend.decoding.seams import Drafter
 from backend.drafters.lookahead import LADDER
-from backend.engines.fake import STEEP_PASSES, FakeEngine
+from backend.engines.fake import FakeEngine
 from backend.engines.heads.head import SHIPPED
 from backend.engines.registry import all_precisions
 from backend.errors import DerbyError
@@ -179,8 +179,7 @@ def test_scratch_rows_reach_as_far_as_the_setting_or_any_that_auto_may_choose() 
 
 
 def test_a_candidate_with_a_prediction_predicts_from_pass_costs() -> None:
-    steep = stated_costs(STEEP_PASSES)
-
+    steep = PassCosts((1, 48), (1e-3, 2.5e-2))
     candidates: list[Candidate] = [c for s in strategies().values() for c in s.candidates]
     predictions = [c.predict(steep) for c in candidates if c.predict is not None]
     assert predictions

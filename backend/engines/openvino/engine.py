@@ -12,6 +12,7 @@ from backend.engines.openvino.core import (
     devices,
     require_device,
 )
+from backend.engines.openvino.export import conversion_bytes, openvino_ir, ready_made
 from backend.engines.openvino.session import OpenVINOSession
 from backend.engines.self_test import PRECISE, ROUNDED, self_test
 from backend.errors import DerbyError
@@ -66,8 +67,6 @@ class OpenVINOEngine(Engine):
 
 def open_openvino(spec: ModelSpec, say: Say) -> OpenVINOEngine:
     """Load `spec`, converting it first if need be. Raises DerbyError for what cannot be had."""
-    from backend.engines.openvino.export import openvino_ir, ready_made
-
     require_device(spec.device)
     files = model_files(spec.name, say)
     path = (files.folder if files.ready_made else openvino_ir(spec, say)) / IR[0]
@@ -89,12 +88,6 @@ def estimate_bytes(spec: ModelSpec, say: Say) -> int:
     return round(weights_in(folder) * BYTES.get(spec.precision, 0))
 
 
-def peak_bytes(spec: ModelSpec, say: Say) -> int:
-    from backend.engines.openvino.export import conversion_bytes
-
-    return conversion_bytes(spec, say)
-
-
 OPENVINO = EngineDeclaration(
     name="openvino",
     title="OpenVINO",
@@ -103,6 +96,6 @@ OPENVINO = EngineDeclaration(
     device_help="CPU, GPU, NPU or AUTO",
     open=open_openvino,
     estimate_bytes=estimate_bytes,
-    peak_bytes=peak_bytes,
+    peak_bytes=conversion_bytes,
     exact=EXACT_PRECISIONS,
 )
