@@ -5,7 +5,7 @@ cause, as a value.
 import errno
 import logging
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Literal
 
 log = logging.getLogger(__name__)
@@ -66,16 +66,6 @@ def invalid_character(what: str, text: str, at: int) -> DerbyError:
     return DerbyError(
         f"Character {at + 1} of the {what} (U+{ord(text[at]):04X}) is invalid: remove it."
     )
-
-
-def chain(error: BaseException) -> Iterator[BaseException]:
-    """The error, what it was raised from or during, and so on."""
-    seen: set[int] = set()
-    cause: BaseException | None = error
-    while cause is not None and id(cause) not in seen:
-        seen.add(id(cause))
-        yield cause
-        cause = cause.__cause__ or cause.__context__
 
 
 def explain(error: BaseException) -> str:

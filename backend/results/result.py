@@ -295,7 +295,7 @@ def _verdict(board: Scoreboard, index: int, ratio: Ratio, *, judged: bool) -> Ve
     base, score, column = board.baseline_index, board.scores[index], board.columns[index]
     if base is None or index == base:
         return "" if base is None else "baseline"
-    idle = column.plain or (score.decision.plain and not score.drafted)
+    idle = column.strategy.plain or (score.decision.plain and not score.drafted)
     if idle and same_work(board, index, base):  # chance alone has made it faster or slower
         return "same work"
     if not judged or score.state == "failed" or score.clock != board.baseline.clock:

@@ -188,11 +188,6 @@ class Column:
         return temperature < COLDEST or self.strategy.keeps_text(self.settings())
 
     @property
-    def plain(self) -> bool:
-        """True if others with its grammar and its model must write what it writes."""
-        return self.strategy.plain
-
-    @property
     def automatic(self) -> bool:
         """True if it leaves its sizes to the run: naming one of them would end that."""
         values, fields = self.settings(), settings_of(self.strategy).values()
