@@ -150,7 +150,7 @@ class Column:
             name: value
             for name, value in self.values
             if isinstance(field := fields[name], ModelChoice)
-            and value not in {*dict(field.options), *copies}
+            and value not in {*field.options, *copies}
         }
 
     def named(self, rename: Callable[[str], str]) -> "Column":
