@@ -81,11 +81,6 @@ def explain(error: BaseException) -> str:
     return f"{_reason(error)}, reference {reference})."
 
 
-def cause_of(error: BaseException) -> Cause:
-    """Whose fault an error is; of this program, if nothing else is known."""
-    return error.cause if isinstance(error, DerbyError) else "program"
-
-
 def _reason(error: BaseException) -> str:
     """What went wrong and, as far as the type tells, what to do; it ends within a parenthesis."""
     kind = type(error).__name__

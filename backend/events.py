@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, Field
 
-from backend.errors import Cause, cause_of, explain
+from backend.errors import Cause, DerbyError, explain
 from backend.types import Origin
 
 Reason = Literal[
@@ -328,7 +328,8 @@ Event = (
 
 def failures(columns: Iterable[int], error: BaseException) -> list[Failed]:
     """How these columns end with an error; one that users cannot fix is logged."""
-    sentence, cause = explain(error), cause_of(error)
+    sentence = explain(error)
+    cause: Cause = error.cause if isinstance(error, DerbyError) else "program"
     return [Failed(column, sentence, cause) for column in columns]
 
 
