@@ -8,7 +8,7 @@ import json
 import logging
 import os
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from hashlib import sha256
@@ -23,7 +23,7 @@ from backend.engines.engine import Engine
 from backend.engines.registry import engine_named
 from backend.engines.session import Session
 from backend.errors import DerbyError
-from backend.models.prepared import cache_dir
+from backend.models.prepared import Say, cache_dir
 from backend.types import PREFILL_CHUNK, chain_parents
 from backend.untrusted import read_as
 
@@ -135,8 +135,6 @@ ROUNDS, SECONDS = 5, 3.0
 #: What passes take where nothing was measured: seconds that the first pass will correct, and for
 #: each further row a twentieth of a one-token pass, which lies between what CPUs and GPUs show.
 ASSUMED = PassCosts(WIDTHS, tuple(0.02 * (1 + (k - 1) / 20) for k in WIDTHS), assumed=True)
-
-Say = Callable[[str], None]
 
 
 def known_costs(engine: Engine) -> Costs:

@@ -1,18 +1,11 @@
-"""What a user can fix, as one sentence; anything else, as a reference to the log. Both with their
-cause, as a value.
-"""
+"""What a user can fix, as one sentence; anything else, as a reference to the log."""
 
 import errno
 import logging
 import secrets
-from collections.abc import Iterable, Iterator
-from typing import Literal
+from collections.abc import Iterable
 
 log = logging.getLogger(__name__)
-
-#: Whose fault an error is: of what was asked for, which the user can fix; of this program; of the
-#: worker process, which died or ends with the app: the same request may well succeed after that.
-Cause = Literal["request", "program", "worker"]
 
 #: What an operating system says when a file may not grow: no room, a quota, a limit on files.
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -24,14 +17,12 @@ NOT_ALLOWED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 class DerbyError(Exception):
     """Something the user can fix, in one sentence: the value, the limit and the remedy.
 
-    `place` is where on this machine, which only the command line and the log tell. `cause` is
-    "request" unless the user can only try again.
+    `place` is where on this machine, which only the command line and the log tell.
     """
 
-    def __init__(self, sentence: str, place: object = "", cause: Cause = "request") -> None:
+    def __init__(self, sentence: str, place: object = "") -> None:
         super().__init__(sentence)
         self.place = str(place)
-        self.cause: Cause = cause
 
     @property
     def with_place(self) -> str:
@@ -68,16 +59,6 @@ def invalid_character(what: str, text: str, at: int) -> DerbyError:
     )
 
 
-def chain(error: BaseException) -> Iterator[BaseException]:
-    """The error, what it was raised from or during, and so on."""
-    seen: set[int] = set()
-    cause: BaseException | None = error
-    while cause is not None and id(cause) not in seen:
-        seen.add(id(cause))
-        yield cause
-        cause = cause.__cause__ or cause.__context__
-
-
 def explain(error: BaseException) -> str:
     """One sentence for the user; anything that is not theirs to fix is logged with a reference."""
     if isinstance(error, DerbyError):
@@ -89,11 +70,6 @@ def explain(error: BaseException) -> str:
     of_a_file = isinstance(error, OSError) and error.errno in NO_ROOM | NOT_ALLOWED
     log.error("error %s: %s", reference, error, exc_info=None if of_a_file else error)
     return f"{_reason(error)}, reference {reference})."
-
-
-def cause_of(error: BaseException) -> Cause:
-    """Whose fault an error is; of this program, if nothing else is known."""
-    return error.cause if isinstance(error, DerbyError) else "program"
 
 
 def _reason(error: BaseException) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, Field
 
-from backend.errors import Cause, cause_of, explain
+from backend.errors import explain
 from backend.types import Origin
 
 Reason = Literal[
@@ -299,11 +299,10 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The column ended with an error, told in one sentence, and whose fault that is."""
+    """The column ended with an error, told in one sentence."""
 
     column: Index
     message: str
-    cause: Cause = "request"
     kind: Literal["Failed"] = field(default="Failed", kw_only=True)
 
 
@@ -328,8 +327,8 @@ Event = (
 
 def failures(columns: Iterable[int], error: BaseException) -> list[Failed]:
     """How these columns end with an error; one that users cannot fix is logged."""
-    sentence, cause = explain(error), cause_of(error)
-    return [Failed(column, sentence, cause) for column in columns]
+    sentence = explain(error)
+    return [Failed(column, sentence) for column in columns]
 
 
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Event)}

@@ -38,12 +38,9 @@ KINDS = get_args(Kind)
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A prompt, the line-up to race on it, `tokens` to write at most, and a line on what is to be
-    seen.
-    """
+    """A prompt, the line-up to race on it, and `tokens` to write at most."""
 
     label: str
-    about: str
     prompt: str
     lineup: str
     tokens: int

@@ -50,9 +50,6 @@ class Offer:
     def most_columns(self) -> int:
         return min(self.limits.columns, MAX_COLUMNS)
 
-    def runtime(self, engine: str) -> Runtime | None:
-        return next((r for r in self.runtimes if r.engine == engine), None)
-
     def around(self, library: Library | None) -> "Offer":
         """What a library's columns may choose from: where it runs, whatever engines are offered."""
         declared = library.declaration if library else None

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from backend.cli.console import out, say
 from backend.cli.options import Model
-from backend.engines.heads.head import read_head, write_head
+from backend.engines.heads.head import HeadShape, Weights, int8_rows, read_head
 from backend.engines.heads.torch import TorchHead
 from backend.errors import DerbyError, check_range
 from backend.models.files import Say
@@ -111,6 +111,23 @@ def make(
     with whole(folder / REPORT) as file:
         file.write(json.dumps(report, indent=1).encode() + b"\n")
     return report
+
+
+def write_head(
+    path: Path, shape: HeadShape, weights: Weights, tokens: NDArray[np.int64], target: str
+) -> None:
+    """Write `path`, whole or not at all. `target` is the fingerprint of the model it is for."""
+    from safetensors.numpy import save_file
+
+    arrays: dict[str, NDArray[np.generic]] = {"tokens": tokens.astype(np.int32)}
+    for name, value in weights.items():
+        if value.ndim == 2:
+            arrays[name], arrays[f"{name}.scale"] = int8_rows(value)
+        else:
+            arrays[name] = value.astype(np.float32)
+    partial = path.with_suffix(".partial")
+    save_file(arrays, partial, metadata={"shape": json.dumps(asdict(shape)), "target": target})
+    partial.replace(path)
 
 
 def recipe_for(target: Target) -> Recipe:

@@ -47,7 +47,7 @@ def race_of(names: str, tokens: int = 24, temperature: float = 0.0) -> RaceRecor
     """The record of such a race."""
     columns = [parse_column(name) for name in names.split()]
     request = Request("Why is it so, why is it", tokens, Sampling(temperature, seed=1))
-    return recorded(request, columns, FAKE, race_events(request, columns), MADE)
+    return replace(recorded(request, columns, FAKE, race_events(request, columns)), made=MADE)
 
 
 #: A column of every strategy of ours.

@@ -239,7 +239,7 @@ class ProcessHost(Host):
             log.warning(sentence)
             if self._closed:
                 sentence = "The app is ending: start it again to run races."
-            raise DerbyError(sentence, cause="worker") from error
+            raise DerbyError(sentence) from error
         if event is not None:
             self._loading = isinstance(event, Preparing)
             emit(event)

@@ -135,15 +135,11 @@ class RaceRecord:
 
 
 def recorded(
-    request: Request,
-    columns: Iterable[Column],
-    target: ModelSpec,
-    events: Iterable[Event],
-    made: str = "",
+    request: Request, columns: Iterable[Column], target: ModelSpec, events: Iterable[Event]
 ) -> RaceRecord:
-    """The record of a race that was run here; `made` is now unless it is given."""
+    """The record of a race that was run here, and ends now."""
     events = (event for event in events if not isinstance(event, LEFT_OUT))
-    made = made or datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    made = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return RaceRecord(
         request, tuple(columns), target, made, this_machine(), versions(), tuple(events)
     )

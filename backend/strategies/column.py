@@ -150,7 +150,7 @@ class Column:
             name: value
             for name, value in self.values
             if isinstance(field := fields[name], ModelChoice)
-            and value not in {*dict(field.options), *copies}
+            and value not in {*field.options, *copies}
         }
 
     def named(self, rename: Callable[[str], str]) -> "Column":
@@ -186,11 +186,6 @@ class Column:
         own, drawn from the same distribution.
         """
         return temperature < COLDEST or self.strategy.keeps_text(self.settings())
-
-    @property
-    def plain(self) -> bool:
-        """True if others with its grammar and its model must write what it writes."""
-        return self.strategy.plain
 
     @property
     def automatic(self) -> bool:

@@ -26,8 +26,8 @@ DRAFT_TOKENS = WholeNumber("k", "k", K_HELP, 4, 1, 32)
 USUAL_LOOKUP = 10
 
 
-def _draft(*copies: tuple[str, str]) -> ModelChoice:
-    options = ((NO_DRAFT, "none"), *copies)
+def _draft(*copies: str) -> ModelChoice:
+    options = (NO_DRAFT, *copies)
     return ModelChoice("draft", "Draft", "A smaller model that guesses.", NO_DRAFT, options)
 
 
@@ -64,7 +64,7 @@ OPENVINO_GENAI = Strategy(
     gist="openvino-genai's own LLMPipeline",
     settings=(
         LOOKUP_TOKENS,
-        _draft(("int4", "int4 copy"), ("int8", "int8 copy")),
+        _draft("int4", "int8"),
         DRAFT_TOKENS,
         grammar_choice(None),
     ),
@@ -85,7 +85,7 @@ LLAMACPP = Strategy(
             "Drafting",
             "How the server drafts (--spec-type).",
             NO_DRAFT,
-            tuple((kind, kind) for kind in (NO_DRAFT, "ngram-simple", "ngram-mod", "draft-mtp")),
+            (NO_DRAFT, "ngram-simple", "ngram-mod", "draft-mtp"),
         ),
         _draft(),
         WholeNumber("k", "k", "Tokens guessed per pass; 0: its own default.", 0, 0, 64),

@@ -91,20 +91,20 @@ class Flag(Setting):
 
 @dataclass(frozen=True, slots=True)
 class Choice(Setting):
-    """One of `options`: the value as it is written, and the label to show for it."""
+    """One of `options`."""
 
-    options: tuple[tuple[str, str], ...]
+    options: tuple[str, ...]
 
     @property
     def kind(self) -> Any:
-        return Literal[tuple(value for value, _ in self.options)]
+        return Literal[self.options]
 
 
 @dataclass(frozen=True, slots=True)
 class ModelChoice(Setting):
     """One of `options`, or the name of a model."""
 
-    options: tuple[tuple[str, str], ...]
+    options: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

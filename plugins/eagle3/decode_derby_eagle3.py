@@ -69,7 +69,7 @@ EAGLE3 = Strategy(
             "Draft",
             "A draft that was trained for this model.",
             NONE,
-            ((NONE, "none"),),
+            (NONE,),
         ),
     ),
     gist="A draft guesses",

@@ -27,7 +27,6 @@ from backend.engines.heads.head import (
     int8_rows,
     read_head,
     tensor,
-    write_head,
 )
 from backend.engines.heads.openvino import SETTINGS, OpenVINOHead
 from backend.engines.heads.torch import IDLE, WIDTHS, DeviceHead, TorchHead
@@ -37,6 +36,7 @@ from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.strategies.column import parse_column
 from backend.types import HiddenStates, Logits, ModelSpec, Request, chain_parents
+from experiments.train import write_head
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 from backend import costs as measuring
 from backend.cli.options import target_of
 from backend.engines.fake import FAKE, WEIGHT_BYTES, FakeEngine
-from backend.engines.heads.head import HeadShape, write_head
+from backend.engines.heads.head import HeadShape
 from backend.engines.registry import engine_named
 from backend.errors import DerbyError
 from backend.machine import computes_bf16
@@ -33,6 +33,7 @@ from backend.racing.race import Race
 from backend.results.scoreboard import Score
 from backend.strategies.column import parse_column
 from backend.types import ModelSpec, Request
+from experiments.train import write_head
 
 NAMES = ("fake", "fake-draft", "fake-loop", "fake-slow", "fake-endless")
 ONE, TWO, THREE, *_ = SPECS = tuple(ModelSpec(name, "fake") for name in NAMES)

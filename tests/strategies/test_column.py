@@ -47,9 +47,9 @@ def values_of(setting: Setting) -> st.SearchStrategy[Any]:
         case Flag():
             values = st.booleans()
         case Choice(options=options):
-            values = st.sampled_from([value for value, _ in options])
+            values = st.sampled_from(options)
         case ModelChoice(options=options):
-            values = st.sampled_from([value for value, _ in options]) | MODEL_NAMES
+            values = st.sampled_from(options) | MODEL_NAMES
         case ServerChoice():
             values = st.sampled_from(SERVERS)
         case GrammarChoice():
@@ -251,7 +251,7 @@ def test_a_setting_takes_its_own_values_in_any_form_and_no_other(
             forms += [(True, "1"), (True, "true"), (False, 0), (False, "False")]
             wrong += ["maybe", 2, None]
         case Choice(options=options):
-            forms += [(value, value) for value, _ in options]
+            forms += [(value, value) for value in options]
             wrong += [None]
         case GrammarChoice():
             forms += [(OWN, OWN), (None, "none"), *((s, n) for n, s in shipped().items())]

@@ -4,7 +4,7 @@ takes of its target's, and how it drafts on whichever library runs it.
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -87,25 +87,8 @@ def head_for(target: ModelSpec) -> Path | None:
     return SHIPPED if target.name in TRAINED_FOR and SHIPPED.is_file() else None
 
 
-def write_head(
-    path: Path, shape: HeadShape, weights: Weights, tokens: NDArray[np.int64], target: str
-) -> None:
-    """Write `path`, whole or not at all. `target` is the fingerprint of the model it is for."""
-    from safetensors.numpy import save_file
-
-    arrays: dict[str, NDArray[np.generic]] = {"tokens": tokens.astype(np.int32)}
-    for name, value in weights.items():
-        if value.ndim == 2:
-            arrays[name], arrays[f"{name}.scale"] = int8_rows(value)
-        else:
-            arrays[name] = value.astype(np.float32)
-    partial = path.with_suffix(".partial")
-    save_file(arrays, partial, metadata={"shape": json.dumps(asdict(shape)), "target": target})
-    partial.replace(path)
-
-
 def read_head(path: Path) -> HeadFile:
-    """Raises DerbyError if the file is not one that `write_head` wrote."""
+    """Raises DerbyError if the file is not one that training wrote."""
     from safetensors import SafetensorError, safe_open
 
     try:

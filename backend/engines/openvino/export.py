@@ -29,7 +29,7 @@ from backend.engines.openvino.core import BYTES, EXACT, core
 from backend.engines.openvino.session import OpenVINOSession
 from backend.engines.openvino.weights import compressed, merge_products
 from backend.engines.self_test import TOKENS, in_passes, sample
-from backend.errors import DerbyError, chain, unknown
+from backend.errors import DerbyError, unknown
 from backend.models.files import (
     BUILT_IN,
     IR,
@@ -216,7 +216,9 @@ def _export(model: Any, exporter: Callable[..., Any], path: Path, files: ModelFi
             raise
         except Exception as error:
             # Whatever the tracer stumbles on: TypeError, RuntimeError, KeyError and others.
-            *_, first = chain(error)
+            first: BaseException = error
+            while before := first.__cause__ or first.__context__:
+                first = before
             words = (str(first).strip() or type(first).__name__).partition("\n")[0]
             words = words.partition(" (/")[0]  # without the place of a package
             raise unsupported(files, f"{words:.200}") from error
