@@ -140,9 +140,9 @@ class _Runner:
             return
         if answer.reason in FATAL:
             self.reason = answer.reason
-        shown, rest = len(text.output), text.flush_whole()
-        output = self._output(answer, max(shown, len(healed)), behind, parts.constraint)
-        tail = rest[: len(output) - shown]
+        streamed, rest = len(text.output), text.flush_whole()
+        output = self._output(answer, max(streamed, len(healed)), behind, parts.constraint)
+        tail = rest[: len(output) - streamed]
         value = self._settle(answer, output, healed)
         self.values[slot.name] = value
         yield Filled(self.column, slot.name, value, [["sampled", tail]] if tail else [])

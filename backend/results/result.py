@@ -219,12 +219,12 @@ def _photo_finish(
     """
     if (base := board.baseline_index) is None:
         return None
-    known = board.baseline.state in ENDED
+    ended = board.baseline.state in ENDED
     ends = [
         progress[i][-1].clock
         for i, score in enumerate(board.scores)
         if score.state == "done" and score.reason != "photo finish" and progress[i]
-        if texts[i].like == base and (known or same_work(board, i, base))
+        if texts[i].like == base and (ended or same_work(board, i, base))
     ]
     return min(ends, default=None)
 

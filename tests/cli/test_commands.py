@@ -85,9 +85,9 @@ def test_a_race_as_json_is_its_events_and_so_is_its_replay(tmp_path: Path) -> No
     assert len(base) == 24
     assert all(tokens == base for tokens in others)
     replayed = [json.loads(line) for line in run("replay", str(path), "--json").stdout.splitlines()]
-    told = [line for line in lines if line["kind"] != "Preparing"]
+    events = [line for line in lines if line["kind"] != "Preparing"]
     # A record has them column by column; on a slow machine the columns take turns.
-    assert replayed == sorted(told, key=lambda line: line.get("column", len(columns)))
+    assert replayed == sorted(events, key=lambda line: line.get("column", len(columns)))
     assert replayed == [to_json(event) for event in load(path).events]
 
 
