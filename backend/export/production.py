@@ -195,7 +195,7 @@ def _raced(board: Scoreboard, index: int, column: Column, target: ModelSpec) -> 
         if same and other.target(target) == column.target(target):
             if row.message:
                 return f"This code failed in the race: {row.message}"
-            if not row.speedup.value or result.doubt == "noisy":
+            if not (row.speedup.value and result.final) or result.doubt == "noisy":
                 return "This code was in the race, which tells no speed-up."
             return f"Expect {likely(row.speedup)}: this code was in the race."
     return ""

@@ -132,7 +132,9 @@ def test_production_begins_at_the_fastest_column_that_some_library_has_code_for(
 def test_code_whose_column_was_in_the_race_says_how_that_did() -> None:
     columns = "kv lookup:k=4 transformers:lookup=4 transformers@bf16"
     events = [e for i in range(4) for e in written(i, TOKENS, (0.1, 0.08, 0.05, 0.04)[i])]
-    board = board_of(columns, *events)
+    stopped = board_of(columns, *events)  # of which nobody knows who else used the machine
+    assert "no speed-up" in snippet(stopped, 1, HI, BUILT_IN, "transformers").raced
+    board = board_of(columns, *events, Conditions(2, 0.0))
     raced = [snippet(board, i, HI, BUILT_IN, "transformers").raced for i in range(4)]
     assert raced[0] == "", "it was in it in another precision"
     assert "2.00\u00d7" in raced[1] == raced[2]
