@@ -292,7 +292,7 @@ def _verdict(board: Scoreboard, index: int, ratio: Ratio, *, judged: bool) -> Ve
         return "" if base is None else "baseline"
     if score.state == "failed":
         return ""
-    idle = column.strategy.plain or (score.decision.plain and not score.drafted)
+    idle = column.plain or (score.decision.plain and not score.drafted)
     if idle and same_work(board, index, base):  # chance alone has made it faster or slower
         return "same work"
     if not judged or score.clock != board.baseline.clock:

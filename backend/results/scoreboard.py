@@ -27,8 +27,7 @@ from backend.events import (
     Started,
     Step,
 )
-from backend.strategies.column import RACE_MODEL, Column
-from backend.strategies.registry import BASELINE
+from backend.strategies.column import Column, baseline_of
 
 State = Literal["queued", "prefill", "decoding", "done", "stopped", "failed"]
 ENDED = ("done", "stopped", "failed")
@@ -272,15 +271,9 @@ class Scoreboard:
 
     @property
     def baseline_index(self) -> int | None:
-        """The first KV-reuse column that has not failed; one without a grammar goes first, and of
-        these one on the race's own target.
-        """
-        running = [
-            (column.grammar is not None, column.model != RACE_MODEL, i)
-            for i, (column, score) in enumerate(zip(self.columns, self.scores, strict=True))
-            if column.name == BASELINE and score.state != "failed"
-        ]
-        return min(running)[-1] if running else None
+        """The baseline, of the columns that have not failed."""
+        failed = [i for i, score in enumerate(self.scores) if score.state == "failed"]
+        return baseline_of(self.columns, failed)
 
     @property
     def baseline(self) -> Score:

@@ -90,7 +90,7 @@ def texts_of(board: Scoreboard) -> list[Text]:
     base, columns, scores = board.baseline_index, board.columns, board.scores
     order = sorted(
         (i for i, score in enumerate(scores) if score.steps and score.state != "failed"),
-        key=lambda i: (i != base, not columns[i].strategy.plain, i),
+        key=lambda i: (i != base, not columns[i].plain, i),
     )
     texts = [Text() for _ in scores]
     for at, index in enumerate(order):

@@ -1,7 +1,7 @@
 """A column of a race: a strategy with its settings and, if it wants, a model of its own."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,7 +9,7 @@ from backend.decoding.sampling import COLDEST
 from backend.engines.registry import all_precisions, engine_named, engines
 from backend.errors import DerbyError, either, unknown
 from backend.grammar.sources import GrammarSource, shipped
-from backend.strategies.declaration import Strategy
+from backend.strategies.declaration import Equivalent, Strategy
 from backend.strategies.libraries import SERVER
 from backend.strategies.registry import strategies
 from backend.strategies.settings import (
@@ -194,9 +194,32 @@ class Column:
         return any(values[k] != fixed for field in fields for k, fixed in field.fixes.items())
 
     @property
+    def plain(self) -> bool:
+        """True if it decodes token by token with a cache: what it writes, and how fast, is what
+        others on its model and grammar are compared with. A server's column is taken for one.
+        """
+        strategy = self.strategy
+        if strategy.library is None:
+            return strategy.keeps_cache and not strategy.guesses
+        return strategy.equivalent(self.settings()) == Equivalent()
+
+    @property
     def scratch_depth(self) -> int:
         """Positions beyond the last token that scratch rows may reach."""
         return self.strategy.scratch_depth(self.settings())
+
+
+def baseline_of(columns: Sequence[Column], without: Collection[int] = ()) -> int | None:
+    """The column that the others are compared with, but for those `without`: the first plain one,
+    ours before a library's; of these one without a grammar goes first, and then one on the race's
+    own model. None: there is none.
+    """
+    plain = [
+        (column.grammar is not None, not column.strategy.ours, column.model != RACE_MODEL, i)
+        for i, column in enumerate(columns)
+        if column.plain and i not in without
+    ]
+    return min(plain)[-1] if plain else None
 
 
 def settings_of(strategy: Strategy) -> dict[str, Setting]:

@@ -150,8 +150,3 @@ class Strategy:
     def saves_cache(self) -> bool:
         """True if its columns have a KV cache of ours behind a whole text."""
         return self.ours and self.keeps_cache
-
-    @property
-    def plain(self) -> bool:
-        """True if other columns with its grammar and model must write what it writes."""
-        return self.ours and self.keeps_cache and not self.guesses

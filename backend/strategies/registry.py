@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from functools import cache
 from types import MappingProxyType
 
+from backend.models.files import SUFFIX
 from backend.plugins import load_declared
 from backend.strategies.declaration import Strategy
 from backend.strategies.libraries import LLAMACPP, OPENVINO_GENAI, SERVER, TRANSFORMERS
@@ -27,6 +28,14 @@ OURS = (
 GROUP = "decode_derby.strategies"
 
 DEFAULT_COLUMNS = ("stateless", "kv", "speculative", "lookahead", "grammar:grammar=contact")
+GGUF_COLUMNS = ("llamacpp", "llamacpp:spec=ngram-simple", "llamacpp:spec=ngram-mod")
+
+
+def usual_columns(model: str) -> tuple[str, ...]:
+    """The line-up of a race on the model of that name; the first plain column of it is a baseline
+    that the model can run.
+    """
+    return GGUF_COLUMNS if model.lower().endswith(SUFFIX) else DEFAULT_COLUMNS
 
 
 def strategies() -> Mapping[str, Strategy]:

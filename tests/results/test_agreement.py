@@ -313,7 +313,7 @@ def _column(
     text = [(i * (which + 3) + i // 5) % 25 for i in range(draw(LENGTHS) if rare() else limit)]
     if rare():
         text[draw(LENGTHS) % len(text)] = 25
-    longest = 1 if column.strategy.plain and not column.grammar else 4
+    longest = 1 if column.plain and not column.grammar else 4
     pace = st.tuples(st.integers(1, longest), st.sampled_from([0.01, 0.03, 0.05, 0.06, 0.1, 0.3]))
     server, library = not column.strategy.loads, not column.strategy.ours
     tokenizer = draw(st.sampled_from(["", "another"])) if server else "another" if rare() else "one"

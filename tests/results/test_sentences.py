@@ -184,7 +184,7 @@ TABLE: list[tuple[Words, str, list[Event], str]] = [
     (
         WHY,
         "kv @a",
-        [*KV, Served(1, "network"), *PAIRS],
+        [*KV, replace(started(1), spec={}), Served(1, "network"), *PAIRS[1:]],
         f"{TWICE}; {ACCEPTED}; timed over the network",
     ),
     (WHY, "kv lookup", PROGRAM, "it computed 1 token in 1 pass"),

@@ -40,7 +40,7 @@ def test_the_registry_is_consistent() -> None:
     assert len({strategy.title for strategy in strategies().values()}) == len(strategies())
     assert registry.plugin_problems() == ()
     baseline = default_column(BASELINE)
-    assert baseline.strategy.plain
+    assert baseline.plain
     assert not baseline.strategy.settings
     assert not baseline.strategy.guesses
 
