@@ -84,7 +84,8 @@ class Conditions:
 class Started:
     """The column begins. `model` says what runs where, `spec` the parts of its ModelSpec ({}:
     unknown). Columns with the same `tokenizer` mean the same by a token id ("": unknown).
-    `keeps_text` False: it promises the distribution of the plain text, and not that text.
+    `keeps_text` False: it promises the distribution of the plain text, and not that text. `ends`:
+    the tokens that end a text (None: unknown). `parts` and `notes`: see Tokenizer.
     """
 
     column: Index
@@ -93,6 +94,9 @@ class Started:
     tokenizer: Name = ""
     spec: dict[Name, Name] = field(default_factory=dict)
     keeps_text: bool = True
+    ends: list[Token] | None = None
+    parts: bool = False
+    notes: list[str] = field(default_factory=list)
     kind: Literal["Started"] = field(default="Started", kw_only=True)
 
 

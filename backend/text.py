@@ -7,7 +7,8 @@ import re
 import threading
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -15,6 +16,9 @@ from typing import Any
 
 from backend.errors import DerbyError
 from backend.types import Messages, Request, Thinking, Turns, chat_messages, template_options
+
+#: What is asked to see what a chat template makes of a question: it stands in none.
+PROBE = "zqxjkv"
 
 
 class Detokenizer:
@@ -43,25 +47,30 @@ class Detokenizer:
 class Tokenizer(ABC):
     """`eos_ids`: every token that ends a text. `start_id`: what stands before a text that nothing
     precedes, the token that begins a text, else one that ends one; None if there is neither.
+    `parts`: the chat template takes the content of a message as a list of parts. `notes`: what to
+    know of how its model reads and ends, a clause each.
     """
 
     vocab_size: int
     eos_ids: frozenset[int]
     start_id: int | None
+    parts: bool = False
+    notes: tuple[str, ...] = ()
 
     def encode(
         self, text: str, *, chat: bool, earlier: Turns = (), thinking: Thinking = ""
     ) -> list[int]:
         """Token ids of `text`, begun once as the tokenizer begins a text; if `chat`, as the user's
         turn in the model's chat template, behind the `earlier` ones, which lets the model think
-        first or not, see Request. Raises DerbyError if there is no template, it refuses that, or it
-        writes the same whether the model is to think or not.
+        first or not, see Request. Raises DerbyError if there is no template, it refuses that, it
+        leaves the text out, or it writes the same whether the model is to think or not.
         """
         if not chat:
             return self._begun(text)
         messages = chat_messages(earlier, text)
         try:
             rendered = self._rendered(messages, **template_options(thinking))
+            lost = PROBE not in self._rendered(chat_messages(earlier, PROBE))
             other: Thinking = "off" if thinking == "on" else "on"
             same = thinking and rendered == self._rendered(messages, **template_options(other))
         except DerbyError:
@@ -71,6 +80,8 @@ class Tokenizer(ABC):
                 f"The model's chat template refuses this prompt ({error!s:.200}): switch the "
                 "template off."
             ) from error
+        if lost:
+            raise DerbyError("The model's chat template leaves the prompt out: switch it off.")
         if same:
             raise DerbyError("This model has no thinking to switch: leave it as it is.")
         return self._bare(rendered)
@@ -123,6 +134,12 @@ class Tokenizer(ABC):
         entries = json.dumps(self.vocabulary(), sort_keys=True)
         return sha256(entries.encode()).hexdigest()[:16]
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What a race tells of it when a column starts: see Started."""
+        ends, notes = sorted(self.eos_ids), list(self.notes)
+        return {"tokenizer": self.fingerprint, "ends": ends, "parts": self.parts, "notes": notes}
+
 
 def takes_chats(tokenizer: Tokenizer) -> bool:
     """Whether the model has a chat template that takes a question."""
@@ -162,9 +179,6 @@ class HfTokenizer(Tokenizer):
     def __init__(self, folder: Path, eos_ids: frozenset[int], vocab_size: int) -> None:
         self.fast = _load(folder)
         self.vocab_size = vocab_size
-        begin, end = self.fast.bos_token_id, self.fast.eos_token_id
-        self.eos_ids = eos_ids | ({end} - {None})
-        self.start_id = min(self.eos_ids, default=None) if begin is None else begin
         self._backend = self.fast.backend_tokenizer
         self._backend.no_truncation()
         self._backend.no_padding()
@@ -172,6 +186,14 @@ class HfTokenizer(Tokenizer):
         self._added = frozenset(added)
         self._special = {i: token.content for i, token in added.items() if token.special}
         self._texts: dict[int, str] = {}
+        self.parts, ends = self._probed()
+        begin, end = self.fast.bos_token_id, self.fast.eos_token_id
+        more = ({*ends, end} - {None}) - eos_ids
+        self.eos_ids = eos_ids | more
+        self.start_id = min(self.eos_ids, default=None) if begin is None else begin
+        if eos_ids and more:
+            names = " and ".join(self.piece(token) for token in sorted(more))
+            self.notes = (f"{names} ends its text too, as its tokenizer or chat template says",)
 
     def _begun(self, text: str) -> list[int]:
         ids = list(self._backend.encode(text, add_special_tokens=True).ids)
@@ -185,9 +207,27 @@ class HfTokenizer(Tokenizer):
     def _rendered(self, messages: Messages, **options: bool) -> str:
         if not self.fast.chat_template:
             raise DerbyError("This model has no chat template: switch the template off.")
-        return self.fast.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=True, **options
-        )
+        return self._filled(messages, self.parts, add_generation_prompt=True, **options)
+
+    def _filled(self, messages: Messages, parts: bool, **options: bool) -> str:  # noqa: FBT001
+        """The chat template with these messages."""
+        chat: list[dict[str, Any]] = [*messages]
+        if parts:
+            chat = [m | {"content": [{"type": "text", "text": m["content"]}]} for m in messages]
+        return self.fast.apply_chat_template(chat, tokenize=False, **options)
+
+    def _probed(self) -> tuple[bool, Iterable[int]]:
+        """Whether the chat template takes content as parts, as those of models that also read
+        images do, which lose a mere text; and the special token that it puts behind an answer.
+        """
+        chat = chat_messages(((PROBE, PROBE),), "")[:-1]
+        for parts in (False, True):
+            with suppress(Exception):  # a template may refuse anything
+                text = self._filled(chat, parts)
+                if text.count(PROBE) == 2:
+                    behind = self._bare(text.rpartition(PROBE)[2].strip())
+                    return parts, self._special.keys() & behind[:1]
+        return False, ()
 
     def encode_plain(self, text: str) -> list[int]:
         return list(self._middle.encode(text, add_special_tokens=False).ids)

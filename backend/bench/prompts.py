@@ -1,7 +1,10 @@
-"""Prompts to measure with: a few of our own, a prompt a line, or questions as Spec-Bench (arXiv
-2401.07851) and SPEED-Bench (arXiv 2604.09557) have them.
+"""Prompts to measure with: a few of our own, a prompt a line, or JSON, such as the questions of
+Spec-Bench (arXiv 2401.07851) and SPEED-Bench (arXiv 2604.09557).
 """
 
+import json
+import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,6 +17,9 @@ from backend.untrusted import UntrustedError, read_json
 
 #: Turns of a question, and JSON values of its line.
 MOST_TURNS, MOST_VALUES = 100, 10_000
+
+#: How JSON begins, and no sentence.
+JSON = re.compile(r"""\s*[{[]\s*["'{[\]}]""")
 
 #: What Spec-Bench's tables call "multi-turn": MT-bench's categories. SPEED-Bench has some of the
 #: same names for categories of its own; its questions' ids are text.
@@ -49,23 +55,32 @@ PROMPTS = (
 )
 
 
-def _content(turn: Any) -> Any:
-    """A turn's text; SPEED-Bench's own script writes it as a message."""
-    match turn:
-        case {"role": "user", "content": content}:
-            return content
-    return turn
+def _user_turns(turns: Any) -> Any:
+    """What the user says in a prompt, in turns or in a chat, whose answers the model gives anew."""
+    if not isinstance(turns, list):
+        return [turns]
+    texts = list[Any]()
+    for turn in turns:
+        match turn:
+            case {"role": "user", "content": text} | {"from": "human", "value": text}:
+                texts.append(text)
+            case {"role": "assistant"} | {"from": "gpt"}:
+                pass
+            case _:
+                texts.append(turn)
+    return texts
 
 
 class _Question(BaseModel):
-    """A line of either file, as far as it is used."""
+    """A question of any file, as far as it is used."""
 
-    category: str
+    category: str = "own"
     question_id: int | str = ""
     turns: Annotated[
-        list[Annotated[str, BeforeValidator(_content), Field(pattern=r"\S")]],
+        list[Annotated[str, Field(pattern=r"\S")]],
         Len(1, MOST_TURNS),
-        Field(validation_alias=AliasChoices("turns", "messages")),
+        BeforeValidator(_user_turns),
+        Field(validation_alias=AliasChoices("turns", "messages", "prompt", "conversations")),
     ]
 
 
@@ -79,15 +94,21 @@ def read_prompts(path: Path) -> tuple[Prompt, ...]:
 
 
 def prompts_in(text: str, where: str) -> tuple[Prompt, ...]:
-    """The prompts of a text, which errors call `where`: questions in JSON Lines, or a prompt a
-    line. Raises DerbyError, which names the line that is no question.
+    """The prompts of a text, which errors call `where`: a prompt a line, or questions in JSON, one
+    a line or in a list. Raises DerbyError, which names the line or item that is no question.
     """
-    lines = [(n, line.strip()) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
+    text = text.removeprefix("\ufeff")
+    lines = [(f"line {n}", s.strip()) for n, s in enumerate(text.split("\n"), 1) if s.strip()]
+    if lines and not JSON.match(text):
+        return tuple(Prompt("own", line) for _, line in lines)
+    with suppress(ValueError, RecursionError):  # several lines of JSON are none as a whole
+        whole = json.loads(text)
+        items = whole if isinstance(whole, list) else [whole]
+        items = [{"prompt": item} if isinstance(item, str) else item for item in items]
+        lines = [(f"item {n}", json.dumps(item)) for n, item in enumerate(items, 1)]
     if not lines:
-        raise DerbyError(f"{where} has no prompts: write one per line, or JSON Lines.")
-    if lines[0][1].startswith("{"):
-        return tuple(_question(line, f"{where}, line {n}") for n, line in lines)
-    return tuple(Prompt("own", line) for _, line in lines)
+        raise DerbyError(f"{where} has no prompts: write one a line, or JSON.")
+    return tuple(_question(line, f"{where}, {place}") for place, line in lines)
 
 
 def _question(line: str, where: str) -> Prompt:
@@ -96,7 +117,8 @@ def _question(line: str, where: str) -> Prompt:
         question: _Question = read_json(_Question, data, "it", MOST_VALUES)
     except UntrustedError as error:
         raise DerbyError(
-            f"{where} is not a question with a category and turns: {error.clause}."
+            f"{where} is no question ({error.clause}): write a prompt a line, or JSON with prompt, "
+            "turns or messages."
         ) from error
     first, *later = question.turns
     if first.startswith(PLACEHOLDER):

@@ -117,12 +117,18 @@ class RowFile:
         if not path.parent.is_dir():
             raise DerbyError(f"There is no folder {str(path.parent)!r} for results: create it.")
         try:
-            complete, _, partial = path.read_text(encoding="utf-8").rpartition("\n")
-            for number, line in enumerate(complete.split("\n") if complete else (), 1):
-                row = _row_in(line, plan, f"The results in {path}", f"line {number}")
-                self._rows[row.job] = row
-            if partial:  # its writer was killed
-                path.write_text(complete + "\n" if complete else "", encoding="utf-8")
+            text = path.read_text(encoding="utf-8")
+            lines = text.removesuffix("\n").split("\n") if text else []
+            for number, line in enumerate(lines, 1):
+                try:
+                    row = _row_in(line, plan, f"The results in {path}", f"line {number}")
+                    self._rows[row.job] = row
+                except DerbyError:
+                    if not self._rows or number < len(lines) or text.endswith("\n"):
+                        raise
+                    lines.pop()  # its writer was killed
+            if not text.endswith("\n") and lines:
+                path.write_text("\n".join([*lines, ""]), encoding="utf-8")
         except FileNotFoundError:
             return
         except (OSError, UnicodeDecodeError) as error:

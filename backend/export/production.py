@@ -86,7 +86,8 @@ def snippet(
             theirs = theirs.with_settings(settings) if template.raced else theirs
         spec = theirs.target(target)
         _require_files({spec.name, *column.drafts.values()} - {BUILT_IN}, library)
-        code = "\n".join(template.write(spec, request, settings)) + "\n"
+        facts = {"ends": score.started.ends, "parts": score.started.parts}
+        code = "\n".join(template.write(spec, request, settings | facts)) + "\n"
     except DerbyError as error:
         return Snippet(template.language, "", str(error))
     notes = [equivalent.note]

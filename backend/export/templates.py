@@ -21,6 +21,7 @@ from backend.libraries.openvino_genai import (
 from backend.libraries.transformers import (
     NGRAM,
     draft_arguments,
+    ends_arguments,
     generate_arguments,
     load_arguments,
 )
@@ -77,20 +78,26 @@ def transformers_code(spec: ModelSpec, request: Request, settings: Settings) -> 
     name, loading = published(spec.name), load_arguments(spec.precision, spec.device)
     arguments = generate_arguments(request, settings, on_gpu=spec.device == "CUDA")
     yield "import torch"
-    yield "from transformers import AutoModelForCausalLM, AutoTokenizer\n"
+    yield "from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig\n"
     yield from assigned("prompt", request.text)
     yield f"tokenizer = AutoTokenizer.from_pretrained({name!r})"
     yield call(f"model = {LOAD}", [name], loading)
+    ends = {"eos_token_id": Variable("model.generation_config.eos_token_id")}
+    if settings["ends"] is not None:
+        ends = ends_arguments(settings["ends"])
+    yield "# In place of its generation_config.json, which may ask for more than is stated here."
+    yield call("model.generation_config = GenerationConfig", (), ends)
     if settings["draft"] != NO_DRAFT:
         yield call(f"draft = {LOAD}", [published(settings["draft"])], loading)
-        yield "# generate() reads these there alone."
-        yield call("draft.generation_config.update", (), draft_arguments(settings))
+        yield call("draft.generation_config = GenerationConfig", (), draft_arguments(settings))
         arguments["assistant_model"] = Variable("draft")
     if request.stop:
         arguments["tokenizer"] = Variable("tokenizer")
     options = {"return_tensors": "pt"}
     if request.chat:
-        messages = [{"role": "user", "content": Variable("prompt")}]
+        prompt: Any = Variable("prompt")
+        content = [{"type": "text", "text": prompt}] if settings["parts"] else prompt
+        messages = [{"role": "user", "content": content}]
         options |= {"add_generation_prompt": True, "return_dict": True}
         options |= template_options(request.thinking)
         yield call("inputs = tokenizer.apply_chat_template", [messages], options)
@@ -139,6 +146,8 @@ def openvino_genai_code(spec: ModelSpec, request: Request, settings: Settings) -
             yield f"prompt.set_extra_context({options!r})"
     else:
         config["apply_chat_template"] = False
+    if settings["ends"] and not request.ignore_eos:
+        config["stop_token_ids"] = set(settings["ends"])
     yield call("config = genai.GenerationConfig", (), config)
     yield "print(pipeline.generate(prompt, config))"
 

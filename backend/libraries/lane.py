@@ -42,8 +42,8 @@ def library_events(
             limit = limit if request.max_new_tokens <= room else "context full"
             request = replace(request, max_new_tokens=min(request.max_new_tokens, room))
     name, parts = (str(model.spec), model.spec.parts) if model.spec else ("", {})
-    vocabulary = tokenizer.fingerprint if tokenizer is not None else ""
-    yield Started(column, prompt, name, vocabulary, parts, keeps_text)
+    facts = tokenizer.facts if tokenizer is not None else {}
+    yield Started(column, prompt, name, spec=parts, keeps_text=keeps_text, **facts)
 
     ends = frozenset() if tokenizer is None or request.ignore_eos else tokenizer.eos_ids
     room, reason = request.max_new_tokens, None

@@ -117,7 +117,7 @@ def _grammar(source: GrammarSource | None) -> dict[str, Any]:
         return {"json_schema": json.loads(source.text)}
     lark = composed(source.text)
     if source.kind == "regex":
-        lark = f"start: {regex_literal(source.text.rstrip())}"
+        lark = "start: " + regex_literal(source.text.rstrip("\r\n"))
     return {"grammar": f"%llguidance {{}}\n{lark}"}
 
 

@@ -100,7 +100,7 @@ def generation_arguments(request: Request, settings: Settings) -> dict[str, Any]
                 f"openvino-genai follows a JSON Schema or a regular expression, and "
                 f"{grammar.name!r:.60} is neither: choose another grammar, or another column."
             )
-        arguments["structured_output_config"] = {grammar.kind: grammar.text.rstrip()}
+        arguments["structured_output_config"] = {grammar.kind: grammar.text.rstrip("\r\n")}
     return arguments
 
 

@@ -1,5 +1,6 @@
 """transformers' own decoding: generate(), plain, with prompt lookup, or with an assistant model."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -20,13 +21,18 @@ from backend.libraries.library import (
 from backend.machine import threads
 from backend.models.files import ModelFiles, loading_error, require_all_weights
 from backend.text import HfTokenizer, prompt_tokens, require_same_vocabulary
-from backend.types import ModelSpec, Request
+from backend.types import ModelSpec, Request, Sampling
 
 #: Longest ending that prompt lookup looks up, unless it is set.
 NGRAM = 3
 
 #: No token's id: with None, prompt lookup fails, and -1 is warned of in every round.
 NO_TOKEN = 2**31 - 1
+
+#: What a generation_config.json may say that the request says instead, or that changes nothing.
+STATED = sampling_arguments(Request("a", sampling=Sampling(1.0))).keys() | {
+    *("max_length", "eos_token_id", "bos_token_id", "pad_token_id", "transformers_version")
+}
 
 #: Rounds after which a GPU's passes are compiled and captured.
 WARM_ROUNDS = 4
@@ -38,8 +44,16 @@ def load_arguments(precision: str, device: str) -> dict[str, Any]:
     return {"dtype": PRECISIONS[precision], **on}
 
 
+def ends_arguments(ends: Sequence[int]) -> dict[str, Any]:
+    """Keyword arguments of the GenerationConfig that takes the place of the model's own, so that
+    nothing is done but what is stated: a generation_config.json may ask for anything.
+    """
+    ends = list(ends) or [NO_TOKEN]
+    return {"eos_token_id": ends, "pad_token_id": ends[0]}
+
+
 def draft_arguments(settings: Settings) -> dict[str, Any]:
-    """Attributes of the draft's generation_config: generate() reads them there alone."""
+    """The same of the draft's: generate() reads them there alone."""
     return {
         "num_assistant_tokens": settings["k"],
         "num_assistant_tokens_schedule": "constant",
@@ -48,9 +62,8 @@ def draft_arguments(settings: Settings) -> dict[str, Any]:
 
 
 def generate_arguments(request: Request, settings: Settings, *, on_gpu: bool) -> dict[str, Any]:
-    """Keyword arguments of generate(), but for the inputs, the models and the tokenizer. What the
-    model's own generation_config states and the request says otherwise is stated. Raises DerbyError
-    for prompt lookup beside a draft, and stop strings beside one.
+    """Keyword arguments of generate(), but for the inputs, the models and the tokenizer. Raises
+    DerbyError for prompt lookup beside a draft, and stop strings beside one.
     """
     lookup, draft = settings["lookup"], settings["draft"] != NO_DRAFT
     if lookup and draft:
@@ -82,6 +95,9 @@ class TransformersModel:
         self.spec, self.max_context = spec, files.max_context
         self.tokenizer = HfTokenizer(files.folder, files.eos_ids, files.vocab_size)
         self.model = _load(files, spec)
+        own = self.model.generation_config
+        self.tokenizer.notes += _ignored(own)
+        self.model.generation_config = type(own)(**ends_arguments(sorted(self.tokenizer.eos_ids)))
         self._on_gpu = self.model.device.type == "cuda"
         self._drafts: dict[str, Any] = {}
         # A short answer imports and allocates what the first one needs.
@@ -155,11 +171,22 @@ class TransformersModel:
             arguments["tokenizer"] = self.tokenizer.fast
         if settings["draft"] != NO_DRAFT:
             draft = arguments["assistant_model"] = self._drafts[settings["draft"]]
-            draft.generation_config.update(**draft_arguments(settings))
+            draft.generation_config = type(draft.generation_config)(**draft_arguments(settings))
         ids = torch.tensor([prompt_tokens(self.tokenizer, request)], device=self.model.device)
         self.model.generate(
             input_ids=ids, attention_mask=torch.ones_like(ids), streamer=Streamer(), **arguments
         )
+
+
+def _ignored(own: Any) -> tuple[str, ...]:
+    """What a model's own GenerationConfig asks for beside what is usual and what requests state."""
+    usual = own._get_default_generation_params()  # noqa: SLF001 (it is published nowhere)
+    wishes = [
+        f"{name}={value!r:.20}"
+        for name, value in own.to_diff_dict().items()
+        if not (name in STATED or name.startswith("_") or usual.get(name, False) == value)
+    ]
+    return (f"it leaves out the model's own {', '.join(wishes):.150}",) if wishes else ()
 
 
 def _load(files: ModelFiles, spec: ModelSpec) -> Any:

@@ -90,9 +90,9 @@ class ColumnRun:
             index,
             len(prompt),
             str(target.spec),
-            target.tokenizer.fingerprint,
-            target.spec.parts,
-            column.keeps_text(hottest(request.sampling, program)),
+            spec=target.spec.parts,
+            keeps_text=column.keeps_text(hottest(request.sampling, program)),
+            **target.tokenizer.facts,
         )
         grammars = GrammarCompiler(target.tokenizer)
         try:

@@ -32,6 +32,9 @@ from backend.strategies.column import Column, baseline_of
 State = Literal["queued", "prefill", "decoding", "done", "stopped", "failed"]
 ENDED = ("done", "stopped", "failed")
 
+#: What is known of a column before it starts.
+NOT_STARTED = Started(0, 0, "")
+
 #: Positions of guesses that are told apart: no column drafts more, and a record may say anything.
 MOST_POSITIONS = 64
 
@@ -77,6 +80,7 @@ class Score:
     tokenizer: str = ""  # fingerprint of what the token ids mean; "": unknown
     clock: str = "own"  # whose time the seconds are of: the column's own, "server" or "network"
     keeps_text: bool = True  # False: it promises the distribution alone
+    started: Started = NOT_STARTED  # the event that says all this, and more
 
     prompt_tokens: int = 0
     prefilled: int = 0  # tokens of the prompt that are computed, or need not be
@@ -117,7 +121,7 @@ class Score:
             self.moments.append(Moment(self.seconds, spans, self.steps))
         match event:
             case Started():
-                self.state = "prefill"
+                self.state, self.started = "prefill", event
                 self.model, self.prompt_tokens = event.model, event.prompt_tokens
                 self.spec, self.tokenizer = event.spec, event.tokenizer
                 self.keeps_text = event.keeps_text

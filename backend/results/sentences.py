@@ -161,9 +161,24 @@ def outcome(board: Scoreboard, row: Row) -> str:
 
 
 def why(board: Scoreboard, row: Row) -> str:
-    """Why a column is as fast as it is, in one sentence; "" while unknown and of the baseline."""
+    """Why a column is as fast as it is, and what the baseline reads or ends otherwise, in one
+    sentence; "" while unknown.
+    """
+    score, base = row.score, board.baseline
+    if row.message or not score.steps:
+        return ""
+    notes = [n for n in score.started.notes if row.baseline or n not in base.started.notes]
+    if 0 < score.prompt_tokens != base.prompt_tokens > 0:
+        read = counted(score.prompt_tokens, "prompt token")
+        other = board.name(board.baseline_index or 0)
+        notes.append(f"it read {read}, {other} {base.prompt_tokens}")
+    return "; ".join(filter(None, (_cause(board, row), *notes)))
+
+
+def _cause(board: Scoreboard, row: Row) -> str:
+    """Why a column is as fast as it is; "" while unknown, and of the baseline."""
     score, decision = row.score, row.score.decision
-    if row.baseline or row.message or not score.steps:
+    if row.baseline:
         return ""
     alone = (
         [_CLOCKS.get(score.clock, "ran alone")] if board.columns[row.column].strategy.alone else []
@@ -186,7 +201,7 @@ def why(board: Scoreboard, row: Row) -> str:
         parts.append(f"its grammar forced {counted(row.until.forced, 'token')}")
     if not board.columns[row.column].strategy.keeps_cache:
         parts.append("each pass computes the whole text again")
-    return "; ".join([*parts, *alone])
+    return "; ".join([*parts, *decision.declined, *alone])
 
 
 def reasons(board: Scoreboard, result: Result) -> list[str]:
