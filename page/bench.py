@@ -33,7 +33,8 @@ def fill(host: Host, offer: Offer, fields: Fields) -> None:
     )
     prompts = gr.Textbox(
         label="Prompts",
-        info=f"One a line, or JSON Lines as Spec-Bench has them; empty: {len(PROMPTS)} of our own.",
+        info="One a line, or JSON with prompt, turns or messages, such as Spec-Bench's; empty: "
+        f"{len(PROMPTS)} of our own.",
         lines=3,
         max_lines=10,
         elem_id="bench-prompts",

@@ -154,6 +154,13 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
         benchmark("a\n" * 13),
         "13 runs are more than the 12 that a benchmark may have here: give fewer prompts.",
     ),
+    (
+        benchmark('[{"instruction": "Why?"}]'),
+        (
+            "The prompt set, item 1 is no question ('turns' is missing): write a prompt a line, or "
+            "JSON with prompt, turns or messages."
+        ),
+    ),
     (benchmark("a" * 300_000), "The prompts have 300,000 characters; 200,000 are allowed."),
     (limit("columns"), "The limit 'columns' is ''; it must be a whole number."),
     (limit("colums=3"), f"There is no limit 'colums': {LIMITS}"),

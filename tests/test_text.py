@@ -8,7 +8,7 @@ from pathlib import Path
 
 import families
 import pytest
-from chat_model import CHATML
+from chat_model import CHATML, END, PAD, VOCABULARY
 from chat_model import tokenizer as chat_tokenizer
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -314,6 +314,72 @@ def test_tokens_that_extend_another_begin_with_its_text(built_in: HfTokenizer) -
     assert extending
     assert sorted(extending) == [i for i in every if decode([i]).startswith(decode([token]))]
     assert built_in.extending(built_in.fast.eos_token_id) == []
+
+
+#: Takes content as parts, as LLaVA's does; as it is, and so that a text as content fails.
+PARTS = (
+    "{% for m in messages %}{% for part in m['content'] %}{% if part['type'] == 'text' %}"
+    "{{ part['text'] }}{% endif %}{% endfor %}{{ '<|im_end|>' + m['content'][0]['SHOWN'] }}"
+    "{% endfor %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "parts", "text"),
+    [
+        (CHATML, False, None),
+        ("{% for m in messages %}[{{ m.content | trim }}]{% endfor %}", False, "[Who?][I.][a]"),
+        ("{{ messages[-1].content | tojson }}", False, '" a "'),
+        (
+            PARTS.replace("SHOWN", "type"),
+            True,
+            "Who?<|im_end|>textI.<|im_end|>text a <|im_end|>text",
+        ),
+        (PARTS.replace("'<|im_end|>' + m['content'][0]['SHOWN']", "''"), True, "Who?I. a "),
+        ("{% for m in messages if m.role == 'human' %}{{ m.content }}{% endfor %}a", False, ""),
+        ("{{ messages[0].content }} a", False, ""),
+    ],
+)
+def test_a_question_arrives_through_the_template_or_is_refused(
+    tmp_path: Path, template: str, parts: bool, text: str | None
+) -> None:
+    """However short, and though a template says the same words by itself."""
+    saved = chat_tokenizer()
+    saved.chat_template = template
+    saved.save_pretrained(tmp_path)
+    tokenizer = HfTokenizer(tmp_path, frozenset(), VOCABULARY)
+    assert tokenizer.parts == parts
+    if text == "":
+        with pytest.raises(DerbyError, match="leaves the prompt out"):
+            tokenizer.encode(" a ", chat=True, earlier=(("Who?", "I."),))
+        return
+    tokens = tokenizer.encode(" a ", chat=True, earlier=(("Who?", "I."),))
+    assert text is None or tokenizer.decode(tokens, special=True) == text
+
+
+@pytest.mark.parametrize(
+    ("stated", "end", "template", "ends", "named"),
+    [
+        ({PAD}, "<|endoftext|>", CHATML, {PAD, END}, True),
+        ({PAD}, "<|im_end|>", None, {PAD, END}, True),
+        ({END}, "<|im_end|>", CHATML, {END}, False),
+        (set[int](), "<|im_end|>", CHATML, {END}, False),
+        ({PAD}, "<|endoftext|>", CHATML.replace("<|im_end|>", "###"), {PAD}, False),
+        ({PAD}, "<|endoftext|>", "{{ messages[0].content }}<|im_end|>", {PAD}, False),
+    ],
+)
+def test_a_text_ends_where_any_of_its_files_says(
+    tmp_path: Path, stated: set[int], end: str, template: str | None, ends: set[int], named: bool
+) -> None:
+    """The template by what it puts behind an answer; that is told where the configuration lacks
+    it.
+    """
+    saved = chat_tokenizer()
+    saved.eos_token, saved.chat_template = end, template
+    saved.save_pretrained(tmp_path)
+    tokenizer = HfTokenizer(tmp_path, frozenset(stated), VOCABULARY)
+    assert tokenizer.eos_ids == ends
+    assert ["<|im_end|>" in note for note in tokenizer.notes] == [True] * named
 
 
 OPENS = (

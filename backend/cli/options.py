@@ -57,8 +57,8 @@ Seed = Annotated[int, typer.Option(help="The same seed gives the same text.")]
 PromptFile = Annotated[
     Path | None,
     typer.Option(
-        help="Spec-Bench's or SPEED-Bench's questions, or a JSON Lines file like theirs. "
-        "Default: six built-in prompts."
+        help="A prompt a line, or JSON with prompt, turns or messages, such as Spec-Bench's "
+        "questions. Default: six built-in prompts."
     ),
 ]
 

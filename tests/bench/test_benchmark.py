@@ -161,6 +161,23 @@ def test_a_file_of_something_else_is_refused(
         RowFile(file, of)
 
 
+@pytest.mark.parametrize(("text", "rows"), [("{}", None), ("ROW", 1), ("ROW\nROW", 1)])
+def test_nothing_is_cut_from_a_file_of_results_but_a_broken_row(
+    text: str, rows: int | None, tmp_path: Path
+) -> None:
+    of, file = plan("lookup"), tmp_path / "rows.jsonl"
+    row = json.dumps({"of": of.identity, "job": 0, "turns": [["", ""]]})
+    text = text.replace("ROW", row)
+    file.write_text(text, encoding="utf-8")
+    if rows is None:
+        with pytest.raises(DerbyError, match="line 1 is not"):
+            RowFile(file, of)
+        assert file.read_text(encoding="utf-8") == text
+    else:
+        assert len(RowFile(file, of).rows) == rows
+        assert file.read_text(encoding="utf-8") == f"{text}\n"
+
+
 def test_every_column_is_compared_with_kv_reuse_in_all_and_by_category() -> None:
     of = plan("stateless", "lookup", "kv")
     summary = results(measured(of, rows_of(of)))

@@ -12,7 +12,7 @@ import pytest
 from loop_runs import without_template
 
 from backend.bench.plan import Plan
-from backend.bench.prompts import PLACEHOLDER, Prompt, read_prompts
+from backend.bench.prompts import PLACEHOLDER, Prompt, prompts_in, read_prompts
 from backend.bench.rows import remaining, row_of
 from backend.bench.runner import RAW, boards_of, raced, run
 from backend.bench.summary import by_category, measured, results
@@ -57,14 +57,55 @@ def here(race: Race) -> Scoreboard:
     return raced(race, MODELS)
 
 
-def test_both_files_are_read_with_all_their_turns_and_plain_lines_are_prompts(
-    tmp_path: Path,
-) -> None:
+def test_both_files_are_read_with_all_their_turns(tmp_path: Path) -> None:
     """MT-bench's categories are one in Spec-Bench's tables; SPEED-Bench has them for itself."""
     path = file_of(tmp_path, SPEC, PUBLISHED, PREPARED)
     assert read_prompts(path) == READ
-    path.write_text("Why?\n\nHow?", encoding="utf-8")
-    assert read_prompts(path) == (Prompt("own", "Why?"), Prompt("own", "How?"))
+
+
+WHY, HOW = Prompt("own", "Why?"), Prompt("own", "[INST] How?")
+ASKED = {"prompt": "Why?"}
+CHAT = ({"from": "human", "value": "Why?"}, {"from": "gpt", "value": "So."})
+
+
+@pytest.mark.parametrize(
+    ("text", "prompts"),
+    [
+        ("Why?\n\n[INST] How?\r\n", (WHY, HOW)),
+        ("[INST] How?\nWhy?", (HOW, WHY)),
+        (json.dumps(ASKED) + "\n\n" + json.dumps(ASKED), (WHY, WHY)),
+        (json.dumps([ASKED, SPEC], indent=2), (WHY, READ[0])),
+        (json.dumps(PREPARED, indent=2), (READ[2],)),
+        (json.dumps(["Why?", "[INST] How?"]), (WHY, HOW)),
+        (json.dumps([{"id": "1", "conversations": CHAT}]), (WHY,)),
+        (json.dumps({"messages": [{"role": "user", "content": "Why?"}]}), (WHY,)),
+    ],
+)
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_prompts_are_lines_or_json(
+    text: str, prompts: tuple[Prompt, ...], mark: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "prompts"
+    path.write_text(mark + text, encoding="utf-8")
+    assert read_prompts(path) == prompts
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[{"prompt": "Why?"}, {"prompt": ',
+        '{"data": ["Why?"]}',
+        '[{"instruction": "Why?"}]',
+        '{"messages": [{"role": "system", "content": "Be kind."}]}',
+        "['Why?']",
+        "[" * 99_999,
+        "[]",
+        " \n",
+    ],
+)
+def test_what_looks_like_json_and_holds_no_prompts_is_refused(text: str) -> None:
+    with pytest.raises(DerbyError, match="write"):
+        prompts_in(text, "The file")
 
 
 @pytest.mark.parametrize(
@@ -73,6 +114,7 @@ def test_both_files_are_read_with_all_their_turns_and_plain_lines_are_prompts(
         PUBLISHED | {"turns": [f"{PLACEHOLDER} USING SPECDEC_BENCH"]},
         PREPARED | {"messages": [{"role": "assistant", "content": "I."}]},
         {"category": "qa"},
+        ASKED | {"prompt": ""},
         SPEC | {"turns": ["Why?", " "]},
     ],
 )

@@ -21,7 +21,7 @@ from scoreboards import board_of, written
 
 from backend.decoding.seams import UNDECIDED
 from backend.errors import DerbyError
-from backend.events import Conditions, Decided
+from backend.events import Conditions, Decided, Started
 from backend.export.production import LIBRARIES, Snippet, snippet, usual, usual_library
 from backend.grammar.sources import GrammarSource, shipped
 from backend.libraries.llamacpp import request_body, server_flags
@@ -291,6 +291,21 @@ def test_code_has_the_arguments_that_its_column_runs_with(column: str, sampling:
     body = json.loads(words[-1])
     assert body.items() <= request_body(request, server.column.settings())[1].items()
     assert body.keys() >= {"messages", "max_tokens", "temperature", "seed", "ignore_eos"}
+
+
+def test_code_ends_and_asks_as_its_column_did() -> None:
+    """Whatever the model's own files say."""
+    score = ran()
+    assert "eos_token_id=model." in code_of("kv", score=score)["transformers"].code
+    score.add(Started(0, 5, "m", ends=[1, 2], parts=True))
+    codes = code_of("kv", score=score)
+    code = codes["transformers"].code
+    assert keywords(code, "GenerationConfig") == {"eos_token_id": [1, 2], "pad_token_id": 1}
+    assert "'content': [{'type': 'text', 'text': prompt}]" in code
+    assert keywords(codes["openvino-genai"].code, "genai.GenerationConfig")["stop_token_ids"] == {
+        1,
+        2,
+    }
 
 
 @pytest.mark.parametrize("name", shipped())

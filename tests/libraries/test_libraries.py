@@ -3,10 +3,12 @@ what our own loop writes on the same weights; what they draw depends on the seed
 follow grammars, and refuse in a sentence.
 """
 
+import json
 import re
 import shutil
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -83,6 +85,32 @@ def raced(race: Race, models: LoadedModels) -> Sequence[Score]:
     scores = board_after(race.columns, events_of(race, models)).scores
     assert not any(score.message for score in scores), [score.message for score in scores]
     return scores
+
+
+@pytest.mark.parametrize(
+    "wishes",
+    [
+        {"num_beams": 4},
+        {"use_cache": False, "no_repeat_ngram_size": 2, "suppress_tokens": [*range(97, 110)]},
+        {"eos_token_id": None},
+    ],
+)
+def test_what_a_generation_config_asks_for_is_told_and_not_done(
+    folders: Path, models: LoadedModels, tmp_path: Path, wishes: dict[str, object]
+) -> None:
+    """Nor what the draft's asks for; and a model may have no end at all."""
+    shutil.copytree(folders / "target", tmp_path, dirs_exist_ok=True)
+    for name in ("config.json", "generation_config.json", "tokenizer_config.json"):
+        stated = json.loads((tmp_path / name).read_text())
+        stated |= {"eos_token": None} if "eos_token_id" in wishes else {}
+        (tmp_path / name).write_text(json.dumps(stated | (wishes if name[0] != "t" else {})))
+    columns = [f"transformers{plan}" for plan in ("", ":lookup=5", f":draft={tmp_path},k=3")]
+    race = race_of(folders, "transformers", request_of(ignore_eos=False), "kv", *columns)
+    plain, *others = raced(replace(race, target=ModelSpec(str(tmp_path), "torch")), models)
+    assert [score.tokens for score in others] == [plain.tokens] * 3
+    assert len(plain.tokens) == 48
+    told = " ".join(others[0].started.notes)
+    assert all(name in told for name in wishes if name != "eos_token_id")
 
 
 @pytest.mark.parametrize(
@@ -169,8 +197,8 @@ def test_what_transformers_cannot_load_or_do_fails_its_own_column(
 def test_openvino_genai_follows_a_grammar(folders: Path, models: LoadedModels) -> None:
     columns = [f"openvino_genai{each}" for each in (":grammar=own", ":lookup=4,grammar=own")]
     request = request_of(ignore_eos=False)
-    race = race_of(folders, "openvino_genai", request, *columns, grammar="[ab]{3}c\n")
-    assert all(re.fullmatch("[ab]{3}c", score.text) for score in raced(race, models))
+    race = race_of(folders, "openvino_genai", request, *columns, grammar="[ab]{3}c \n")
+    assert all(re.fullmatch("[ab]{3}c ", score.text) for score in raced(race, models))
     for source in shipped().values():
         settings = {**default_column("openvino_genai").settings(), "grammar": source}
         if source.kind in ("json_schema", "regex"):

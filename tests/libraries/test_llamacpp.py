@@ -141,7 +141,7 @@ def test_drafting_writes_the_plain_text_and_its_counts_add_up(file: Path) -> Non
     [
         ("gbnf", r'root ::= "\u0041BC" [~~]{2} [---] [&&]', "ABC~~-&"),
         ("lark", 'start: "xy" tail\ntail: /z{3}!/', "xyzzz!"),
-        ("regex", "xyz{3}!\n", "xyzzz!"),
+        ("regex", "xyz{3}! \n", "xyzzz! "),
         ("json_schema", '{"const": "xyzzz!"}', '"xyzzz!"'),
     ],
 )

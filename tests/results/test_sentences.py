@@ -16,6 +16,7 @@ from backend.events import (
     Judged,
     Prefilled,
     Served,
+    Started,
     Step,
 )
 from backend.results.result import result_of
@@ -42,6 +43,7 @@ SHORT = [*written(0, SINGLE, 0.1), *written(1, SINGLE, 0.2), QUIET]
 CUT = [*PAIRS[:-1], Finished(1, "token limit", [], "a brace"), Judged(1, "invalid", "no date")]
 FAILED = [*WON, Failed(2, "No.")]
 NO_GUESS = Decided(1, {}, "no guess pays", ["a draft is slow"], plain=True)
+SHORT_DRAFT = Decided(1, {}, "", ["a draft is short"])
 PROGRAM: list[Event] = [
     event
     for i in (0, 1)
@@ -61,6 +63,13 @@ NOISE = "Too noisy to tell: other programs used 60% of the machine."
 LEFT, LOUD = [*KV, Failed(1, "No."), QUIET], Conditions(2, 0.6)
 TWICE = "2.00* the tokens per pass / 1.00* the time = 2.00*"
 ACCEPTED = "100% of its guesses were accepted (by position 100%)"
+
+WHY_FAST = f"{TWICE}; {ACCEPTED}"
+
+
+def noted(column: int, *notes: str) -> Started:
+    return replace(started(column), notes=[*notes])
+
 
 #: What a board is in words: the whole race, or its second column.
 Words = Callable[[Scoreboard], str]
@@ -186,6 +195,19 @@ TABLE: list[tuple[Words, str, list[Event], str]] = [
         "kv @a",
         [*KV, replace(started(1), spec={}), Served(1, "network"), *PAIRS[1:]],
         f"{TWICE}; {ACCEPTED}; timed over the network",
+    ),
+    (WHY, "kv lookup", [*WON, SHORT_DRAFT], f"{TWICE}; {ACCEPTED}; a draft is short"),
+    (
+        WHY,
+        "kv llamacpp:spec=ngram-simple",
+        [noted(0, "a"), *KV[1:], replace(noted(1, "a", "b"), prompt_tokens=6), *PAIRS[1:]],
+        f"{TWICE}; {ACCEPTED}; ran alone; b; it read 6 prompt tokens, KV reuse 5",
+    ),
+    (
+        REASONS,
+        "kv lookup",
+        [noted(0, "a"), *KV[1:], *PAIRS],
+        f"Prompt lookup: {WHY_FAST}. KV reuse: a.",
     ),
     (WHY, "kv lookup", PROGRAM, "it computed 1 token in 1 pass"),
 ]
