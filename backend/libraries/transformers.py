@@ -186,7 +186,8 @@ def _ignored(own: Any) -> tuple[str, ...]:
         for name, value in own.to_diff_dict().items()
         if not (name in STATED or name.startswith("_") or usual.get(name, False) == value)
     ]
-    return (f"it leaves out the model's own {', '.join(wishes):.150}",) if wishes else ()
+    asked = f"{', '.join(wishes):.150}"
+    return (f"it leaves out what its generation config asks for ({asked})",) if wishes else ()
 
 
 def _load(files: ModelFiles, spec: ModelSpec) -> Any:

@@ -32,9 +32,6 @@ from backend.strategies.column import Column, baseline_of
 State = Literal["queued", "prefill", "decoding", "done", "stopped", "failed"]
 ENDED = ("done", "stopped", "failed")
 
-#: What is known of a column before it starts.
-NOT_STARTED = Started(0, 0, "")
-
 #: Positions of guesses that are told apart: no column drafts more, and a record may say anything.
 MOST_POSITIONS = 64
 
@@ -80,7 +77,7 @@ class Score:
     tokenizer: str = ""  # fingerprint of what the token ids mean; "": unknown
     clock: str = "own"  # whose time the seconds are of: the column's own, "server" or "network"
     keeps_text: bool = True  # False: it promises the distribution alone
-    started: Started = NOT_STARTED  # the event that says all this, and more
+    started: Started = field(default_factory=lambda: Started(0, 0, ""))  # says all this, and more
 
     prompt_tokens: int = 0
     prefilled: int = 0  # tokens of the prompt that are computed, or need not be
