@@ -12,6 +12,7 @@ from backend.racing.ledger import Ledger
 from backend.racing.models import LoadedModels, Say
 from backend.racing.schedule import Lane, PhotoFinish, interleave
 from backend.strategies.column import Column
+from backend.strategies.libraries import SERVER
 from backend.text import takes_chats
 from backend.types import ModelSpec, Request
 
@@ -58,7 +59,9 @@ class Race:
             emit(Preparing(text))
 
         models.begin(column.target(self.target) for column in self.columns if column.strategy.loads)
-        request, ledger, finish = self._raw_if_needed(models, preparing), Ledger(), PhotoFinish()
+        servers = [each.settings()["at"] for each in self.columns if each.name == SERVER.name]
+        request, ledger = self._raw_if_needed(models, preparing), Ledger(servers)
+        finish = PhotoFinish()
         scratch = max(column.scratch_depth for column in self.columns)
 
         def lane_of(index: int, column: Column) -> Lane:
