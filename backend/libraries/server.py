@@ -168,10 +168,8 @@ class ServerModel:
 
 
 def _base_and_model(client: "Client", url: str) -> tuple[str, str]:
-    """What paths such as /completions follow, and the first model that is listed there ("": none):
-    the address with /v1, unless only it itself lists models, or ends in a version.
-    """
-    # With /v1 first: llama.cpp's /completions is not OpenAI's.
+    """The base of paths such as /completions, and the first model listed there; "": none."""
+    # /v1 comes first, because llama.cpp's own /completions is not OpenAI's.
     bases = [url] if re.search(r"/v\d+\Z", url, re.ASCII) else [f"{url}/v1", url]
     for base in bases:
         with client.stream("GET", f"{base}/models") as response:

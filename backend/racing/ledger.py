@@ -1,7 +1,7 @@
 """Whose processor time it was while a race ran, so that one that others disturbed says so."""
 
 import multiprocessing
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 
 import psutil
@@ -15,7 +15,7 @@ class Ledger:
     """Begins when it is made. `servers` belong to the race where their processes can be seen."""
 
     def __init__(self, servers: Iterable[str] = ()) -> None:
-        self._servers = _listening({local_port(server) for server in servers} - {0})
+        self._servers = set(_listening({local_port(server) for server in servers} - {0}))
         self._total, self._others = _read(self._servers)
 
     def conditions(self) -> Conditions:
@@ -26,15 +26,13 @@ class Ledger:
         return Conditions(cores(), min(1.0, max(0.0, others / total)) if total > 0 else 0.0)
 
 
-def _listening(ports: Collection[int]) -> list[psutil.Process]:
+def _listening(ports: Collection[int]) -> Iterator[psutil.Process]:
     """The processes that listen at these ports."""
-    listening = list[psutil.Process]()
     for process in psutil.process_iter() if ports else ():
         with suppress(psutil.Error):  # another user's
-            connections = process.net_connections("tcp")
-            if any(c.status == psutil.CONN_LISTEN and c.laddr.port in ports for c in connections):
-                listening.append(process)
-    return listening
+            for each in process.net_connections("tcp"):
+                if each.status == psutil.CONN_LISTEN and each.laddr.port in ports:
+                    yield process
 
 
 def _read(servers: Iterable[psutil.Process]) -> tuple[float, float]:

@@ -59,9 +59,8 @@ class Race:
             emit(Preparing(text))
 
         models.begin(column.target(self.target) for column in self.columns if column.strategy.loads)
-        servers = [each.settings()["at"] for each in self.columns if each.name == SERVER.name]
-        request, ledger = self._raw_if_needed(models, preparing), Ledger(servers)
-        finish = PhotoFinish()
+        request, finish = self._raw_if_needed(models, preparing), PhotoFinish()
+        ledger = Ledger(each.settings()["at"] for each in self.columns if each.name == SERVER.name)
         scratch = max(column.scratch_depth for column in self.columns)
 
         def lane_of(index: int, column: Column) -> Lane:

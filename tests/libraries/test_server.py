@@ -40,9 +40,9 @@ Message = dict[str, Any]
 
 @dataclass
 class Script:
-    """What to answer, below `base`. A request with a field of `unknown` is called wrong in its
-    words; a stream that `breaks` ends before its length; `held` is waited for before the last
-    piece.
+    """What to answer. Models are listed below `base`. A request with a field of `unknown` is called
+    wrong in its words; a stream that `breaks` ends before its length; `held` is waited for before
+    the last piece.
     """
 
     pieces: Iterable[bytes] = ()
@@ -239,31 +239,22 @@ def test_the_request_is_the_races() -> None:
 
 
 @pytest.mark.parametrize(
-    ("at", "base"),
+    ("at", "listed", "base"),
     [
-        ("", "/v1"),
-        ("", ""),
-        ("/v1/", "/v1"),
-        ("/api", "/api/v1"),
-        ("/v1beta/openai", "/v1beta/openai"),
-        ("/api/v3", "/api/v3"),
+        ("", "/v1", "/v1"),
+        ("", "", ""),
+        ("", "/nowhere", "/v1"),
+        ("/v1/", "/v1", "/v1"),
+        ("/v3", "/nowhere", "/v3"),
+        ("/api", "/api/v1", "/api/v1"),
+        ("/v1beta/openai", "/v1beta/openai", "/v1beta/openai"),
     ],
 )
-def test_v1_may_be_left_out_and_is_not_added_where_models_are_listed_without(
-    at: str, base: str
+def test_v1_is_added_to_an_address_that_does_not_list_models(
+    at: str, listed: str, base: str
 ) -> None:
-    for request, path in (
-        (REQUEST, "chat/completions"),
-        (Request("Hi", chat=False), "completions"),
-    ):
-        script, board = answered(request, at, base=base)
-        assert (script.paths, board.scores[0].state) == ([f"{base}/{path}"], "done")
-
-
-@pytest.mark.parametrize(("at", "base"), [("", "/v1"), ("/v3", "/v3")])
-def test_a_server_need_not_list_models(at: str, base: str) -> None:
-    script, _ = answered(at=at, base="/nowhere")
-    assert script.paths == [f"{base}/chat/completions"]
+    script, board = answered(at=at, base=listed)
+    assert (script.paths, board.scores[0].state) == ([f"{base}/chat/completions"], "done")
 
 
 NEWER = "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead."

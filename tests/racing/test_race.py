@@ -418,6 +418,7 @@ BUSY = "import time\nwhile time.process_time() < 1: pass\n"
 SERVER = f"""
 import socket
 with socket.create_server(("127.0.0.1", 0)) as server:
+    server.settimeout(60)
     while True:
         with server.accept()[0] as client:
             client.recv(65536)
