@@ -174,7 +174,7 @@ def answered(
     request: Request = REQUEST, at: str = "", **settings: Any
 ) -> tuple[Script, Scoreboard]:
     """What a server was asked by a column, and what came of it."""
-    script = Script(**{"pieces": stream(*COUNTED)} | settings)
+    script = Script(**dict[str, Any](pieces=stream(*COUNTED)) | settings)
     with scripted(script) as address:
         return script, raced(f"@{address}{at}", request=request)[1]
 
