@@ -52,9 +52,6 @@ MOST_LINE, TOKEN_BYTES, SPARE_BYTES = 1 << 18, 1 << 12, 1 << 18
 #: Tokens that hold every context: llama.cpp takes a number alone for "all", and room for as many.
 WHOLE = 1 << 17
 
-#: Ends of an answer that had more to say, in OpenAI's words and vLLM's.
-EARLY = ("content_filter", "abort", "error")
-
 #: What to do about a server's refusal, by its status.
 REFUSALS = {
     401: "needs another key: set it in the file of servers",
@@ -278,7 +275,8 @@ def stream_answer(
             drafted, accepted = drafted + guessed, accepted + right
     if not finish:
         raise ServerError("broke off: try again.")
-    if finish in EARLY:
+    if finish in ("content_filter", "abort", "error"):  # OpenAI's, vLLM's: there was more to say
+        emit(part)
         raise ServerError(f"ended the answer early ({finish}): try again, or ask something else.")
     emit(replace(part, finish="token limit" if finish == "length" else "end of text"))
 

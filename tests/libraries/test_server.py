@@ -170,11 +170,9 @@ def raced(*columns: str, request: Request = REQUEST) -> tuple[list[Event], Score
     return events, board_after(race.columns, events)
 
 
-def answered(
-    request: Request = REQUEST, at: str = "", **settings: Any
-) -> tuple[Script, Scoreboard]:
+def answered(request: Request = REQUEST, at: str = "", **more: Any) -> tuple[Script, Scoreboard]:
     """What a server was asked by a column, and what came of it."""
-    script = Script(**dict[str, Any](pieces=stream(*COUNTED)) | settings)
+    script = Script(**dict[str, Any](pieces=stream(*COUNTED)) | more)
     with scripted(script) as address:
         return script, raced(f"@{address}{at}", request=request)[1]
 
@@ -251,9 +249,7 @@ def test_the_request_is_the_races() -> None:
         ("/v1beta/openai", "/v1beta/openai", "/v1beta/openai"),
     ],
 )
-def test_v1_is_added_to_an_address_that_does_not_list_models(
-    at: str, listed: str, base: str
-) -> None:
+def test_v1_is_added_unless_models_are_listed_without(at: str, listed: str, base: str) -> None:
     script, board = answered(at=at, base=listed)
     assert (script.paths, board.scores[0].state) == ([f"{base}/chat/completions"], "done")
 
@@ -261,12 +257,10 @@ def test_v1_is_added_to_an_address_that_does_not_list_models(
 NEWER = "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead."
 
 
-@pytest.mark.parametrize("beside", [{}, {"timings_per_token": "unknown field"}])
-def test_the_newer_name_of_the_limit_is_used_where_the_older_one_is_refused(
-    beside: dict[str, str],
-) -> None:
-    script, board = answered(unknown={**beside, "max_tokens": NEWER})
-    assert (len(script.bodies), board.scores[0].text) == (2 + len(beside), "One two three")
+def test_the_newer_name_of_the_limit_is_used_where_the_older_one_is_refused() -> None:
+    """Behind the refusal of another field, too."""
+    script, board = answered(unknown={"timings_per_token": "unknown field", "max_tokens": NEWER})
+    assert (len(script.bodies), board.scores[0].text) == (3, "One two three")
     assert script.bodies[-1]["max_completion_tokens"] == REQUEST.max_new_tokens
 
 
@@ -299,8 +293,6 @@ def test_texts_are_compared_by_character(at: int | None) -> None:
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "ends without a reason": ({"pieces": stream(*PLAIN[:3])}, "broke off"),
-    "filters": ({"pieces": stream(*PLAIN[:3], chat("", "content_filter"))}, "(content_filter)"),
-    "aborts": ({"pieces": stream(*PLAIN[:3], chat("", "abort"))}, "ended the answer early"),
     "dies": ({"pieces": stream(*PLAIN[:3]), "breaks": True}, "broke off"),
     "no key": ({"status": 401}, "needs another key"),
     "no path": ({"status": 404}, "has no such path or model"),
@@ -324,6 +316,13 @@ def test_a_bad_server_fails_its_own_column_in_a_sentence(name: str) -> None:
     assert message.startswith(f"The server {address.removeprefix('http://')} ")
     assert reason in message
     assert "\n" not in message
+
+
+@pytest.mark.parametrize("finish", ["content_filter", "abort"])
+def test_an_answer_that_ends_early_is_shown_and_has_failed(finish: str) -> None:
+    score = answered(pieces=stream(*PLAIN[:-1], chat("", finish)))[1].scores[0]
+    assert (score.state, score.text) == ("failed", "One two three")
+    assert finish in score.message
 
 
 def test_nobody_there_is_a_sentence() -> None:

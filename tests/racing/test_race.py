@@ -440,13 +440,12 @@ def apart(program: str) -> psutil.Process:
 
 
 class Others:
-    """Seconds of others than this process, on all cores, since the beginning."""
+    """Seconds of others, on all cores, since the beginning; `but` a share of the time."""
 
     def __init__(self) -> None:
         self.ledger, self.begun = Ledger(), time.monotonic()
 
     def seconds(self, but: float = 0.0) -> float:
-        """Without a share of the time."""
         share = self.ledger.conditions().others - but
         return share * (psutil.cpu_count() or 1) * (time.monotonic() - self.begun)
 
