@@ -226,8 +226,9 @@ class GrammarConstraint(Constraint):
         """Move the matcher from behind one drafted path along another one, as far as the grammar
         allows. Returns where it is then.
         """
-        same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(at, path, strict=False))
-        common = sum(1 for _ in same)
+        common = len(at)
+        while path[:common] != at[:common]:
+            common -= 1
         self._matcher.rollback(len(at) - common)
         new = list(itertools.takewhile(self._plain, path[common:]))
         consumed = self._matcher.try_consume_tokens(new)
