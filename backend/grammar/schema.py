@@ -48,8 +48,8 @@ _LAYOUT_KEYS = {"whitespace_flexible", "whitespace_pattern"}
 #: spelled with it, as one that is not declared.
 _ESCAPES = {"json_allowed_escapes": 'nrbtf\\"'}
 
-#: Look-around, which no mask can follow.
-_LOOK_AROUND = re.compile(r"(?<!\\)\(\?<?[=!]")
+#: A look-around, which no mask can follow, without a group in it. A pattern matches more without.
+_LOOK_AROUND = re.compile(r"(?<!\\)\(\?<?[=!](?:[^()\[\\]|\\.|\[(?:[^\]\\]|\\.)*+\])*+\)")
 #: Between them llguidance's ranges of numbers, which are doubles, are exact and compile.
 _SMALLEST, _LARGEST = 1e-30, 2**53
 #: llguidance has a state for each remainder.
@@ -124,11 +124,10 @@ def _enforced(schema: Any, leave: Callable[[str], Any]) -> Any:
     copy = _with_each(schema, lambda inner: _enforced(inner, leave))
     if _is_anything(copy.get("not")):
         return False
-    if _IN_PLACE.isdisjoint(copy):  # then they are about all that is not named
-        if "unevaluatedProperties" in copy:
-            copy.setdefault("additionalProperties", copy.pop("unevaluatedProperties"))
-        if "unevaluatedItems" in copy and not isinstance(copy.get("items"), list):
-            copy.setdefault("items", copy.pop("unevaluatedItems"))
+    _unevaluated(copy)
+    if isinstance(pattern := copy.get("pattern"), str) and _LOOK_AROUND.search(pattern):
+        copy["pattern"] = _LOOK_AROUND.sub("", pattern)
+        leave(f"pattern {pattern:.60}")
     for key, value in list(copy.items()):
         if _forbids_nothing(key, value):
             del copy[key]
@@ -145,6 +144,15 @@ def _is_anything(schema: Any, kind: str = "") -> bool:
     if not isinstance(schema, dict):
         return schema is True
     return all(key in _REMARKS or (key, value) == ("type", kind) for key, value in schema.items())
+
+
+def _unevaluated(copy: dict[str, Any]) -> None:
+    """Nothing that stands beside them evaluates parts: they are about all that are not named."""
+    if _IN_PLACE.isdisjoint(copy):
+        if "unevaluatedProperties" in copy:
+            copy.setdefault("additionalProperties", copy.pop("unevaluatedProperties"))
+        if "unevaluatedItems" in copy and not isinstance(copy.get("items"), list):
+            copy.setdefault("items", copy.pop("unevaluatedItems"))
 
 
 def _forbids_nothing(key: str, value: Any) -> bool:
@@ -165,8 +173,6 @@ def _is_beyond(key: str, value: Any, schema: dict[str, Any]) -> bool:
     """Whether llguidance cannot follow this, or not to the letter."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     match key:
-        case "pattern":
-            return isinstance(value, str) and _LOOK_AROUND.search(value) is not None
         case "format":
             return isinstance(value, str) and value in _JUDGED_FORMATS
         case "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum":
@@ -175,7 +181,10 @@ def _is_beyond(key: str, value: Any, schema: dict[str, Any]) -> bool:
             whole = number and (value if value % 1 == 0 else value * 100)
             return number and not (whole % 1 == 0 and 1 <= whole <= _LARGEST_DIVISOR)
         case "minProperties" | "maxProperties":  # it counts where all are required
-            return not set(schema.get("properties", ())) <= set(schema.get("required", ()))
+            names, required = schema.get("properties"), schema.get("required", [])
+            if not (isinstance(names, dict) and isinstance(required, list)):
+                return False
+            return any(name not in required for name in names)
         case _:
             return False
 

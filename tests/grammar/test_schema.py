@@ -151,8 +151,8 @@ def test_what_is_not_evaluated_is_what_is_not_named() -> None:
         # Anchors at the ends, also of alternatives.
         ("^a|b$", ["ax", "xb"], ["xax"], []),
         # Look-around, which no mask can follow.
-        (r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$", ["1.5", "0"], [], ["", "-", "x"]),
-        (r"^a(?=.$)\D$", ["ab"], [], ["a1"]),
+        (r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$", ["1.5", "0"], ["x"], ["", "-"]),
+        (r"^a(?=[^)]$)\D$", ["ab"], ["a1"], ["a)"]),
     ],
 )
 def test_patterns_are_matched_or_left_to_the_judge(
@@ -226,6 +226,19 @@ def test_invalid_texts_are_told_why_and_where(schema: str, text: str, why: str) 
     judgement = judge(schema, text)
     assert judgement.verdict == "invalid"
     assert why in judgement.why
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"minProperties": 1, "properties": 5, "required": 5},
+        {"maxProperties": 1, "properties": {"a": 1}, "required": [[]]},
+        {"pattern": [], "format": {}, "multipleOf": "a", "minimum": True, "not": [], "enum": 1},
+        {"multipleOf": 0, "maximum": 10**400, "minimum": -1e308, "uniqueItems": {}},
+    ],
+)
+def test_what_is_no_schema_is_llguidances_to_refuse(schema: Any) -> None:
+    assert isinstance(read(json.dumps(schema)).value, dict)
 
 
 @pytest.mark.parametrize(
