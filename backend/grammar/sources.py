@@ -256,7 +256,7 @@ def refusal(source: GrammarSource, printed: str) -> DerbyError:
     where = f" at line {place[1]}" if place and source.kind == "lark" else ""
     words = printed[place.end() if place else 0 :]
     inner = re.search(r"(?m)^error: (.+)$", words)  # of a regular expression
-    why = inner[1] if inner else words.partition("\n")[0].partition("; ")[0]
+    why = inner[1] if inner else words.partition("\n")[0].partition("; following")[0]
     why = why[:_LONGEST].rstrip(".:")
     if why.startswith("Unimplemented keys: "):
         return DerbyError(
