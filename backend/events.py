@@ -69,9 +69,9 @@ class Preparing:
 @dataclass(frozen=True, slots=True)
 class Conditions:
     """How much of the machine's time `others` took while the columns ran: other programs, but for
-    the page's own process, and what its host gave to others (steal). `cores` is how many cores'
-    worth of time the race itself might use. `raw`: the prompt was sent as it is, because the model
-    has no chat template. They come last, and are of all the race's time.
+    the page's own process and the race's servers, and what its host gave to others (steal). `cores`
+    is how many cores' worth of time the race itself might use. `raw`: the prompt was sent as it is,
+    because the model has no chat template. They come last, and are of all the race's time.
     """
 
     cores: Number
@@ -289,6 +289,18 @@ class Served:
 
 
 @dataclass(frozen=True, slots=True)
+class Repeated:
+    """A column that cannot be held ran alone once more, to show how sure its speed is: the seconds
+    that each step behind the first one took, and the tokens that it wrote.
+    """
+
+    column: Index
+    times: list[Seconds]
+    tokens: list[Count]
+    kind: Literal["Repeated"] = field(default="Repeated", kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """The column ended in order. `spans` is text that had been held back. `expected` says what the
     grammar still wanted, if the text was cut before it may end.
@@ -324,6 +336,7 @@ Event = (
     | Filled
     | Judged
     | Served
+    | Repeated
     | Finished
     | Failed
 )

@@ -3,15 +3,20 @@ who is shown to be faster, and what libraries' columns may claim.
 """
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from math import log, sqrt
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scoreboards import LONG, LONG_PAIRS, SINGLE, board_of, started, step, written
+from scoreboards import LONG, LONG_PAIRS, SINGLE, again, board_of, started, step, written
 
 from backend.events import Conditions, Event, Failed, Fed, Finished, Served, Step
+from backend.results.figures import figure
+from backend.results.intervals import Ratio
 from backend.results.result import (
     LEAST_TOKENS,
     Result,
@@ -50,8 +55,25 @@ def test_the_speed_up_is_of_the_moment_at_which_the_first_column_ends() -> None:
     assert (result.texts, quick.text) == ("same", "same")
 
 
+BLOCKS = st.lists(st.tuples(st.floats(0.01, 0.2), st.integers(1, 5)), min_size=25, max_size=60)
+
+
+@given(BLOCKS)
+def test_token_gaps_are_those_of_arrivals(blocks: list[tuple[float, int]]) -> None:
+    """Tokens of a step come together. A server that counts at the end alone tells no arrivals."""
+    names, size = ("itl_median", "itl_p95", "itl_p99"), sum(size for _, size in blocks)
+    steps = [step(0, [0] * size, seconds) for seconds, size in blocks]
+    (row,) = raced("kv", started(0), step(0, [0], 1.0), *steps).rows
+    gaps = [gap for seconds, size in blocks for gap in (seconds, *[0.0] * (size - 1))]
+    expected = np.percentile(gaps, (50, 95, 99)) * 1e3
+    assert [figure(name).value(row) for name in names] == pytest.approx(expected, abs=1e-6)
+    uncounted = [replace(each, tokens=[], origins=[], gaps=[]) for each in steps]
+    (row,) = raced("kv", started(0), *uncounted, step(0, [0] * size, 0.1)).rows
+    assert {figure(name).value(row) for name in names} == {None}
+
+
 @given(
-    st.lists(st.tuples(st.floats(0.01, 0.2), st.integers(1, 5)), min_size=25, max_size=60),
+    BLOCKS,
     st.lists(st.floats(0.01, 0.2), min_size=25, max_size=120),
     st.floats(0.05, 1),
 )
@@ -246,8 +268,32 @@ def test_a_column_that_runs_alone_sets_the_finish_once_it_has_run() -> None:
     both = [*written(0, LONG, 0.1), *written(1, LONG, 0.08)]
     waiting = result_of(board_of("kv lookup openvino_genai", *both))
     assert (waiting.moment, waiting.leaders) == (pytest.approx(4.8), ())
-    result = raced("kv lookup openvino_genai", *both, *library(2, PAIRS, 0.05))
+    alone = library(2, PAIRS, 0.05)
+    once = raced("kv lookup openvino_genai", *both, *alone)
+    assert (once.moment, once.leaders) == (pytest.approx(1.5), ()), "nobody knows how sure it is"
+    assert (once.rows[2].verdict, once.rows[2].speedup.known) == ("", False)
+    result = raced("kv lookup openvino_genai", *both, *alone, again(2, PAIRS, 0.05))
     assert (result.moment, result.leaders) == (pytest.approx(1.5), (2,)), "the same text"
+
+
+def test_columns_that_run_alone_are_compared_by_their_runs() -> None:
+    """The more they differ, or the fewer there are, the less sure is the mean of them."""
+
+    def ratio(*costs: float, base: Sequence[float] = (0.1,)) -> Ratio:
+        events = [*written(0, LONG, base[0]), *(again(0, LONG, cost) for cost in base[1:])]
+        events += [*written(1, LONG, costs[0]), *(again(1, LONG, cost) for cost in costs[1:])]
+        row = raced("llamacpp llamacpp:spec=ngram-simple", *events).rows[1]
+        assert row.rate == pytest.approx(row.baseline_rate * row.speedup.value)
+        return row.speedup
+
+    assert not ratio(0.05).known
+    steady, moved = ratio(0.05, 0.05, base=(0.1, 0.1)), ratio(0.05, 0.08, base=(0.1, 0.1))
+    assert steady.value == pytest.approx(2)
+    assert moved.value == pytest.approx(0.1 / sqrt(0.05 * 0.08))
+    widths = [log(each.high / each.low) for each in (ratio(0.05, 0.05), steady, moved)]
+    assert 0.1 < widths[1] < widths[0] < widths[2] < 2
+    more = ratio(0.05, 0.05, 0.05, 0.05, base=(0.1, 0.1, 0.1, 0.1))
+    assert log(more.high / more.low) < widths[1]
 
 
 def test_a_library_s_passes_are_counted_by_its_clock_here_and_over_no_network() -> None:
