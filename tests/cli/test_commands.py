@@ -20,7 +20,10 @@ import typer
 from race_records import race_of
 from typer.testing import CliRunner, Result
 
+from backend.bench.summary import ALL, ColumnResult
+from backend.bench.tune import Tuning
 from backend.cli.main import app
+from backend.costs import PassCosts
 from backend.events import Event, Failed, Step, from_json, to_json
 from backend.export.picture import picture_of
 from backend.export.tables import csv_table, markdown
@@ -170,13 +173,46 @@ def test_bench_names_the_column_that_failed_after_its_table() -> None:
     assert result.stderr.splitlines()[-1].startswith("Stateless (torch/bf16), 2 prompts: ")
 
 
-def test_tune_names_a_setting_that_a_race_takes(tmp_path: Path) -> None:
-    prompts = tmp_path / "one.txt"
-    prompts.write_text("xx", encoding="utf-8")
-    result = run("tune", *FAKE, "--prompts", str(prompts))
+@pytest.mark.parametrize(
+    ("others", "ratio", "prompts", "sentence", "last"),
+    [
+        (0.1, 1.43, 4, "1.43\N{MULTIPLICATION SIGN} (1.21", "Use: -c lookup:k=4"),
+        (0.4, 1.43, 4, "Speeds may be off", "Use: -c lookup:k=4"),
+        (0.6, 1.43, 4, "Too noisy to tell", ""),
+        (0.1, None, 4, "No setting is shown to be faster than KV reuse", "Use: -c kv"),
+        (0.1, None, 2, "raise --limit", "Use: -c kv"),
+    ],
+)
+def test_tune_names_what_is_shown_to_be_faster_and_says_how_sure_that_is(
+    others: float,
+    ratio: float | None,
+    prompts: int,
+    sentence: str,
+    last: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    figures = (None, None, ratio, (1.21, 1.67), 2.0, 0.5, 4, True)
+    best = ColumnResult("lookup:k=4", ALL, prompts, 0, *figures)
+    forecast = {1: (5.0, 1.40), 16: (80.0, 0.87)}
+    costs = PassCosts((1, 32), (0.01, 0.02))
+    tuning = Tuning(
+        "kv",
+        costs,
+        [best],
+        {best.column: 1.40},
+        best if ratio else None,
+        others,
+        "lookup",
+        forecast,
+    )
+    monkeypatch.setattr("backend.cli.bench.tuned", lambda *_, **__: tuning)
+    result = run("tune", *FAKE, "--wait", "0", "--raw", "--limit", f"{prompts}")
     assert result.exit_code == 0
-    best = result.stdout.splitlines()[-1].removeprefix("Use: -c ")
-    assert run("race", "xx", *FAKE, "-c", best).exit_code == 0
+    assert sentence in " ".join(result.stderr.split())
+    assert {"80.0", "0.87\N{MULTIPLICATION SIGN}"} <= set(result.stdout.split()), "the forecast"
+    assert ("Use: " in result.stdout) == bool(last)
+    assert result.stdout.splitlines()[-1].startswith(last)
+    assert json.loads(run("tune", *FAKE, "--wait", "0", "--json").stdout)["baseline"] == "kv"
 
 
 def test_a_plug_in_that_was_left_out_is_a_line_before_the_command_runs(
