@@ -22,7 +22,7 @@ from backend.racing.ledger import Ledger
 from backend.racing.models import LoadedModels
 from backend.results.figures import listed
 from backend.results.result import NOISY, Row, result_of
-from backend.results.scoreboard import Score
+from backend.results.scoreboard import MOST_POSITIONS, Score
 from backend.strategies.column import Column, parse_column
 from backend.strategies.registry import strategies
 from backend.text import takes_chats
@@ -60,7 +60,7 @@ class Tuning:
 
 
 def predict(
-    scores: Iterable[Score], costs: PassCosts, k: int = max(LENGTHS), sequences: int = 1
+    scores: Iterable[Score], costs: PassCosts, k: int = MOST_POSITIONS, sequences: int = 1
 ) -> float:
     """The speed-up over plain decoding, had rounds drafted `k` tokens at most and passes cost what
     `costs` say. `scores` are runs with a fixed, larger K; prefill not counted.
@@ -109,9 +109,10 @@ def tune(plan: Plan, models: LoadedModels, say: Say, *, wide: bool = False) -> T
     families = [column for column in columns if column.strategy.ours and "k" in column.changed()]
     _measure(plan, columns, families, rows, models, say_once)
     predicted: dict[Column, float] = {}
-    for column in set(families) & rows.keys():
-        predicted |= _predicted(column, [row.score for row in rows[column]], costs.now)
-    _measure(plan, predicted.keys() - rows.keys(), (), rows, models, say_once)
+    for column in families:
+        if column in rows:
+            predicted |= _predicted(column, [row.score for row in rows[column]], costs.now)
+    _measure(plan, [new for new in predicted if new not in rows], (), rows, models, say_once)
     if not rows:
         raise DerbyError(f"No setting could be run on {plan.target}: the reasons are above.")
 
@@ -163,14 +164,10 @@ def _candidates(plan: Plan) -> list[Column]:
 
 def _predicted(longest: Column, scores: Sequence[Score], costs: PassCosts) -> dict[Column, float]:
     """Speed-ups of a column with the longest k, which ran, and with the best others."""
-    most = longest.settings()["k"]
-    speedups = {
-        longest.with_settings({"k": k}): predict(scores, costs, k)
-        for k in (*LENGTHS, most)
-        if k <= most
-    }
+    lengths = [k for k in LENGTHS if k <= longest.settings()["k"]]
+    speedups = {longest.with_settings({"k": k}): predict(scores, costs, k) for k in lengths}
     best = sorted(speedups, key=lambda column: -speedups[column])[:CHECKED]
-    return {column: speedups[column] for column in (longest, *best)}
+    return {longest: predict(scores, costs), **{column: speedups[column] for column in best}}
 
 
 def _measure(

@@ -194,12 +194,13 @@ def conclude(tuning: Tuning, plan: Plan) -> None:
 def print_forecast(tuning: Tuning, widest: int) -> None:
     """Print speed-ups for a server, by passes over up to `widest` rows."""
     lines = [(f"{n}", f"{rows:.1f}", RATIO.cell(x)) for n, (rows, x) in tuning.forecast.items()]
-    title = f"Forecast of {tuning.forecast_of} for a server that decodes B sequences at once"
-    print_table(title, ("B", "rows a pass", "speed-up"), lines)
+    print_table("Forecast for a server", ("B sequences", "rows a pass", "speed-up"), lines)
     out.print(
-        f"By T(k), beyond {widest} rows on a straight line. Each sequence drafts by itself, and "
-        "the draft's passes grow with B as the model's do. Left out: attention over B contexts, "
-        "and scheduling."
+        f"A forecast of {tuning.forecast_of} where B sequences are decoded at once, by T(k), which "
+        f"is a straight line beyond {widest} rows (--batch measures wider passes). Each sequence "
+        "drafts by itself, and the draft's passes grow with B as the model's do. Left out: "
+        "attention over B contexts, and scheduling.",
+        highlight=False,
     )
 
 

@@ -14,7 +14,7 @@ from backend.engines.fake import FakeEngine
 from backend.errors import DerbyError
 from backend.racing.models import LoadedModels
 from backend.results.scoreboard import Score
-from backend.strategies.column import parse_column
+from backend.strategies.column import default_column
 from backend.text import ByteTokenizer
 from backend.types import ModelSpec, Request
 
@@ -37,9 +37,8 @@ def plan(prompts: int, tokens: int, name: str = "fake-loop", engine: str = "fake
 
 def test_a_prediction_for_k_is_what_a_run_with_k_finds() -> None:
     """Guesses right for four tokens and then wrong: K above 4 buys nothing and costs rows."""
-    far = scripted(8, 4)
     for k in range(1, 9):
-        speedup, itself = predict([far], CURVE, k), predict([scripted(k, 4)], CURVE)
+        speedup, itself = predict([scripted(8, 4)], CURVE, k), predict([scripted(k, 4)], CURVE)
         assert speedup == pytest.approx((1 + min(k, 4)) * CURVE.one_row / CURVE(1 + k), rel=0.05)
         assert speedup == pytest.approx(itself, rel=0.05)
 
@@ -103,9 +102,8 @@ def test_where_no_family_runs_the_reason_is_told(monkeypatch: pytest.MonkeyPatch
     assert tune(plan(1, 24), LoadedModels(), lines.append).results
     assert RAW in lines
     assert len(set(lines)) == len(lines), "the same is said once"
-    one_token = plan(1, 24, "fake-one-token")
     with pytest.raises(DerbyError, match="No setting could be run"):
-        tune(one_token, LoadedModels(), lines.append)
+        tune(plan(1, 24, "fake-one-token"), LoadedModels(), lines.append)
     assert any("computes one token at a time" in line for line in lines)
 
 
@@ -122,9 +120,7 @@ def test_what_is_tuned_follows_the_model() -> None:
 
 def test_columns_that_can_no_longer_win_leave() -> None:
     """Those that lose half of all prompts, two at least, to the leader or to the baseline."""
-    slow, leader, close, mixed = map(
-        parse_column, ("lookup", "speculative", "lookahead", "grammar")
-    )
+    slow, leader, close, mixed = map(default_column, ("kv", "lookup", "lookahead", "grammar"))
     speedups = {slow: [0.7, 1.1], leader: [1.5, 1.4], close: [1.45, 1.38], mixed: [1.6, 1.0]}
     first = {column: ratios[:1] for column, ratios in speedups.items()}
     assert contenders(first, 2) == contenders(speedups, 6) == [*speedups]
