@@ -62,33 +62,34 @@ class Tuning:
 def predict(
     scores: Iterable[Score], costs: PassCosts, k: int = MOST_POSITIONS, sequences: int = 1
 ) -> float:
-    """The speed-up over plain decoding, had rounds drafted `k` tokens at most and passes cost what
-    `costs` say. `scores` are runs with a fixed, larger K; prefill not counted.
+    """The median speed-up over plain decoding, had rounds drafted `k` tokens at most and passes
+    cost what `costs` say. `scores` are runs with a fixed, larger K; prefill not counted.
 
-    Of several `sequences` decoded at once each drafts as in `scores`, independently of the others,
+    Of several `sequences` decoded at once each drafts as in its score, independently of the others,
     and the draft's passes grow with their number as plain ones of the target do. Left out are
     attention over several contexts and the server's scheduling.
     """
-    seconds = plain = 0.0
-    for score in scores:
-        context = score.prompt_tokens + len(score.tokens) // 2
-        rounds = sum(score.depths.values())
-        passes = committed = max(score.steps - 1, rounds, 1)
-        shares = np.zeros(2 + k)  # of the passes, by their rows
-        shares[1] = 1 - rounds / passes
-        for (drafted, accepted), n in score.depths.items():
-            shares[1 + min(drafted, k)] += n / passes
-            committed += n * min(accepted, k)
-        calls = score.calls / max(score.drafted, 1)  # a round's, for each of its tokens
-        drafting = calls * score.draft_cost * float(shares @ (np.arange(2 + k) - 1).clip(0))
-        together = reduce(np.convolve, [shares] * sequences)
-        verifying = sum(share * costs(rows, context) for rows, share in enumerate(together))
-        # Between rounds that guess and those that do not, the width changes to and fro.
-        alone = together[sequences]
-        changes = 2 * alone * (1 - alone) * costs.width_change
-        seconds += passes * (verifying + changes + drafting * costs.relative(sequences))
-        plain += committed * costs(sequences, context)
-    return plain / seconds if seconds else 0.0
+    return median(_predict(score, costs, k, sequences) for score in scores)
+
+
+def _predict(score: Score, costs: PassCosts, k: int, sequences: int) -> float:
+    context = score.prompt_tokens + len(score.tokens) // 2
+    rounds = sum(score.depths.values())
+    passes = committed = max(score.steps - 1, rounds, 1)
+    shares = np.zeros(2 + k)  # of the passes, by their rows
+    shares[1] = 1 - rounds / passes
+    for (drafted, accepted), n in score.depths.items():
+        shares[1 + min(drafted, k)] += n / passes
+        committed += n * min(accepted, k)
+    together = reduce(np.convolve, [shares] * sequences)
+    seconds = sum(share * costs(rows, context) for rows, share in enumerate(together))
+    # Between rounds that guess and those that do not, the width changes to and fro.
+    alone = together[sequences]
+    seconds += 2 * alone * (1 - alone) * costs.width_change
+    guesses = float(shares @ np.arange(-1, 1 + k))  # a pass
+    calls = score.calls / max(score.drafted, 1)  # of the draft, for each guess
+    seconds += guesses * calls * score.draft_cost * costs.relative(sequences)
+    return committed / passes * costs(sequences, context) / seconds
 
 
 def tune(plan: Plan, models: LoadedModels, say: Say, *, wide: bool = False) -> Tuning:
@@ -167,7 +168,7 @@ def _predicted(longest: Column, scores: Sequence[Score], costs: PassCosts) -> di
     lengths = [k for k in LENGTHS if k <= longest.settings()["k"]]
     speedups = {longest.with_settings({"k": k}): predict(scores, costs, k) for k in lengths}
     best = sorted(speedups, key=lambda column: -speedups[column])[:CHECKED]
-    return {longest: predict(scores, costs), **{column: speedups[column] for column in best}}
+    return {longest: predict(scores, costs)} | {column: speedups[column] for column in best}
 
 
 def _measure(
