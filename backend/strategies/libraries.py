@@ -54,6 +54,7 @@ TRANSFORMERS = Strategy(
     equivalent=equivalent,
     keeps_text=lambda _values: False,
     verified=(),
+    candidates=("lookup=2", "lookup=4", "lookup=8"),
     library=TRANSFORMERS_LIBRARY,
 )
 
@@ -71,6 +72,7 @@ OPENVINO_GENAI = Strategy(
     equivalent=equivalent,
     keeps_text=lambda _values: False,
     verified=(),
+    candidates=("lookup=2", "lookup=4", "lookup=8"),
     library=OPENVINO_GENAI_LIBRARY,
 )
 
@@ -94,6 +96,10 @@ LLAMACPP = Strategy(
     equivalent=llamacpp_equivalent,
     keeps_text=lambda _values: False,
     verified=(),
+    candidates=(
+        *(f"spec=ngram-simple,k={k}" for k in (0, 2, 4, 8)),
+        *(f"spec=ngram-mod,k={k}" for k in (0, 4, 16)),
+    ),
     library=LLAMACPP_LIBRARY,
 )
 
