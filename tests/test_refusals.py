@@ -152,8 +152,8 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (
         benchmark('[{"instruction": "Why?"}]'),
         (
-            "The prompt set, item 1 is no question ('turns': Field required): write a prompt a line, "
-            "or JSON with prompt, turns or messages."
+            "The prompt set, item 1 is no question ('turns': Field required): write a prompt a "
+            "line, or JSON with prompt, turns or messages."
         ),
     ),
     (benchmark("a" * 300_000), "The prompts have 300,000 characters; 200,000 are allowed."),
