@@ -242,7 +242,7 @@ def summary(board: Scoreboard) -> Table:
         table.add_column(heading, justify="right", no_wrap=True, min_width=4)
     for row in result.rows:
         cells = [figure.cell(row) for figure in figures]
-        table.add_row(visible(board.columns[row.column].label), state(row), *cells)
+        table.add_row(visible(row.name), state(row), *cells)
     return table
 
 
@@ -253,7 +253,7 @@ def texts(board: Scoreboard) -> Group:
     result = result_of(board)
     parts: list[Text] = []
     for row in result.rows:
-        parts.append(Text(f"\n{visible(board.columns[row.column].label)}", style="bold"))
+        parts.append(Text(f"\n{visible(row.name)}", style="bold"))
         for sentence in filter(None, (outcome(board, row), why(board, row))):
             parts[-1].append(f"  {visible(sentence.removesuffix('.'))}.", style="not bold dim")
         body = Text()

@@ -3,7 +3,9 @@ the end. It has no script, no style sheet and nothing from elsewhere.
 """
 
 from html import escape
-from textwrap import shorten, wrap
+from itertools import accumulate
+from textwrap import wrap
+from unicodedata import east_asian_width
 
 from backend.models.files import model_title
 from backend.records.record import RaceRecord, board
@@ -15,6 +17,9 @@ WIDTH, MARGIN, TOP, COLUMN, FOOT = 1200, 44, 190, 78, 90
 
 #: Where bars begin, how long the longest may be, and where numbers end.
 BEGIN, LENGTH, RIGHT = 320, 500, WIDTH - MARGIN
+
+#: Of names: sizes of letters, how many fit beside a bar, and in how many lines.
+SIZES = ((26, 20, 1), (18, 28, 2), (13, 38, 3))
 
 INK, SOFT, FAINT, PLAIN, WINNER = "#1b2430", "#566273", "#eef1f5", "#64748b", "#00704e"
 
@@ -30,7 +35,7 @@ def picture_of(record: RaceRecord) -> str:
     parts = [
         _text(MARGIN, 52, "Decode Derby", 30, WINNER, bold=True),
         _text(RIGHT, 52, model, 22, SOFT, "end"),
-        _text(MARGIN, 98, shorten(record.request.prompt, 62, placeholder=" ..."), 28, bold=True),
+        _text(MARGIN, 98, _cut(record.request.prompt, 62), 28, bold=True),
         *(_text(MARGIN, 138 + 30 * n, line, 24) for n, line in enumerate(wrap(sentences, 92)[:2])),
     ]
     longest = max(
@@ -61,9 +66,8 @@ def _bar(row: Row, text: str, y: float, unit: float, result: Result) -> list[str
     its number; of a noisy race the interval alone.
     """
     colour = WINNER if row.column in result.leaders else PLAIN
-    name = shorten(row.name, 20, placeholder="...")
     parts = [
-        _text(MARGIN, y + 24, name, 26, bold=True),
+        *_name(row.name, y + 26),
         _text(MARGIN, y + 52, text, 20, SOFT),
         _box(BEGIN, y + 8, LENGTH, 30, FAINT),
         _box(BEGIN, y + 8, row.speedup.value * unit, 30, colour),
@@ -76,6 +80,25 @@ def _bar(row: Row, text: str, y: float, unit: float, result: Result) -> list[str
     number = factor(row.speedup.value) if known else "failed" if row.message else ""
     parts += [_text(RIGHT, y + 30, number + span(row.speedup), 28, colour, "end", bold=True)]
     return [*parts, _text(RIGHT, y + 56, beside(row), 20, SOFT, "end")]
+
+
+def _name(name: str, y: float) -> list[str]:
+    """A column's name, the longer, the smaller, in lines of which the last stands at `y`."""
+    fitting = (each for each in SIZES if len(wrap(name, each[1])) <= each[2])
+    size, letters, most = next(fitting, SIZES[-1])
+    lines = wrap(name, letters, max_lines=most, placeholder="...")
+    places = (y - 1.2 * size * above for above in reversed(range(len(lines))))
+    return [_text(MARGIN, *place, size, bold=True) for place in zip(places, lines, strict=True)]
+
+
+def _cut(text: str, most: int) -> str:
+    """The text in one line that is as wide as at most so many letters; of wide ones, as the
+    Chinese, each counts as two.
+    """
+    line = " ".join(text.split())
+    widths = accumulate(1 + (east_asian_width(character) in "WF") for character in line)
+    fitting = sum(width <= most for width in widths)
+    return line if fitting == len(line) else f"{line[: max(fitting - 3, 0)].rstrip()}..."
 
 
 def _box(x: float, y: float, width: float, height: float, colour: str) -> str:

@@ -23,7 +23,7 @@ from backend.models.files import BUILT_IN, SUFFIX
 from backend.programs.parser import is_program
 from backend.results.figures import likely
 from backend.results.result import result_of
-from backend.results.scoreboard import Score, Scoreboard
+from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import Column, OwnModel, default_column
 from backend.strategies.declaration import Equivalent
 from backend.strategies.libraries import DRAFT_TOKENS
@@ -73,7 +73,7 @@ def snippet(
     column that failed or is a server's, a program, and an unknown library.
     """
     column, score = board.columns[index], board.scores[index]
-    _require_code(column, score, request, library)
+    _require_code(board, index, request, library)
     template = LIBRARIES[library]
     equivalent = column.strategy.equivalent({**column.settings(), **score.decision.settings})
     if score.decision.plain:
@@ -100,11 +100,12 @@ def snippet(
     return Snippet(template.language, code, note, theirs, _raced(board, index, theirs, target))
 
 
-def _require_code(column: Column, score: Score, request: Request, library: str) -> None:
+def _require_code(board: Scoreboard, index: int, request: Request, library: str) -> None:
     """Raise DerbyError where there is nothing to write code of."""
-    if score.state == "failed" or not column.strategy.loads:
-        why = "failed" if score.state == "failed" else "runs on a server already"
-        raise DerbyError(f"{column.label} {why}: choose another column.")
+    failed = board.scores[index].state == "failed"
+    if failed or not board.columns[index].strategy.loads:
+        why = "failed" if failed else "runs on a server already"
+        raise DerbyError(f"{board.name(index)} {why}: choose another column.")
     if is_program(request.prompt):
         raise DerbyError("No library runs programs with slots: race a plain prompt to get code.")
     if library not in tuple(LIBRARIES):  # whatever it is, a dict would want its hash

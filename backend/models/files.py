@@ -80,6 +80,11 @@ def model_title(name: str) -> str:
     return BUILT_IN_TITLE if name == BUILT_IN else name
 
 
+def short_title(name: str) -> str:
+    """The last part of a model's name or path."""
+    return name.rstrip("/").rpartition("/")[2]
+
+
 def is_path(name: str) -> bool:
     """True of a model's name that is a place on this machine."""
     return name.startswith((".", "~")) or Path(name).is_absolute()

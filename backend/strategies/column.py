@@ -1,7 +1,7 @@
 """A column of a race: a strategy with its settings and, if it wants, a model of its own."""
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,6 +9,7 @@ from backend.decoding.sampling import COLDEST
 from backend.engines.registry import all_precisions, engine_named, engines
 from backend.errors import DerbyError, either, unknown
 from backend.grammar.sources import GrammarSource, shipped
+from backend.models.files import short_title
 from backend.strategies.declaration import Equivalent, Strategy
 from backend.strategies.libraries import SERVER
 from backend.strategies.registry import strategies
@@ -76,13 +77,22 @@ class Column:
 
     @property
     def label(self) -> str:
-        """The title, with the settings and the place that differ from the usual ones."""
-        parts, changed = [self.model.name, self.model.place], self.changed()
+        """The title, with all that is not usual of the column."""
+        return _named(self.title, self.traits().values())
+
+    def traits(self) -> dict[str, str]:
+        """What is not usual of the column, in words: its model, where that runs, and its settings;
+        models by their short names.
+        """
+        model, changed = self.model, self.changed()
+        traits = {"model": short_title(model.name)}
+        traits |= {name: getattr(model, name) for name in ("engine", "precision", "device")}
         if self.name == SERVER.name:  # where it is and what it runs, in their own words
-            parts = [changed.pop(name, "").removeprefix("http://") for name in ("at", "model")]
-        parts += [f"{name}={text}" for name, text in changed.items()]
-        differences = ", ".join(filter(None, parts))
-        return f"{self.title} ({differences})" if differences else self.title
+            changed |= {"at": self.settings()["at"].removeprefix("http://")}
+            traits = {name: changed.pop(name, "") for name in ("at", "model")}
+        for name, text in changed.items():
+            traits[name] = f"{name}={short_title(text) if name in self.drafts else text}"
+        return {name: text for name, text in traits.items() if text}
 
     def __str__(self) -> str:
         """The column as the command line takes it; `parse_column` reads it back."""
@@ -207,6 +217,41 @@ class Column:
     def scratch_depth(self) -> int:
         """Positions beyond the last token that scratch rows may reach."""
         return self.strategy.scratch_depth(self.settings())
+
+
+#: Traits in which columns of different strategies are compared by their names, too.
+_SHARED = {"model", "engine", "precision", "device", "grammar"}
+
+
+def names_of(columns: Sequence[Column]) -> list[str]:
+    """What to call each column of a line-up: its title, with what differs within the line-up and
+    nothing else, and a number where nothing does.
+    """
+    traits = [column.traits() for column in columns]
+
+    def differs(column: Column, trait: str) -> bool:
+        # That a column of the strategy Grammar has a grammar is no news.
+        shared = trait in _SHARED and not (trait == "grammar" and column.strategy.grammar)
+        peers = {
+            theirs.get(trait)
+            for other, theirs in zip(columns, traits, strict=True)
+            if other.name == column.name or (shared and other.strategy.loads)
+        }
+        return len(peers) > 1
+
+    names = [
+        _named(column.title, [text for name, text in own.items() if differs(column, name)])
+        for column, own in zip(columns, traits, strict=True)
+    ]
+    return [
+        f"{name} #{names[: index + 1].count(name)}" if names.count(name) > 1 else name
+        for index, name in enumerate(names)
+    ]
+
+
+def _named(title: str, differences: Iterable[str]) -> str:
+    text = ", ".join(differences)
+    return f"{title} ({text})" if text else title
 
 
 def baseline_of(columns: Sequence[Column], without: Collection[int] = ()) -> int | None:
