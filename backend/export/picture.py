@@ -19,7 +19,7 @@ WIDTH, MARGIN, TOP, COLUMN, FOOT = 1200, 44, 190, 78, 90
 BEGIN, LENGTH, RIGHT = 320, 500, WIDTH - MARGIN
 
 #: Of names: sizes of letters, how many fit beside a bar, and in how many lines.
-SIZES = ((26, 20, 1), (18, 28, 2), (13, 38, 3))
+SIZES = ((26, 18, 1), (18, 24, 2), (14, 31, 3))
 
 INK, SOFT, FAINT, PLAIN, WINNER = "#1b2430", "#566273", "#eef1f5", "#64748b", "#00704e"
 
