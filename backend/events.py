@@ -285,6 +285,18 @@ class Served:
 
 
 @dataclass(frozen=True, slots=True)
+class Repeated:
+    """A column that cannot be held ran alone once more, to show how sure its speed is: the seconds
+    that each step behind the first one took, and the tokens that it wrote.
+    """
+
+    column: Index
+    times: list[Seconds]
+    tokens: list[Count]
+    kind: Literal["Repeated"] = field(default="Repeated", kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """The column ended in order. `spans` is text that had been held back. `expected` says what the
     grammar still wanted, if the text was cut before it may end.
@@ -320,6 +332,7 @@ Event = (
     | Filled
     | Judged
     | Served
+    | Repeated
     | Finished
     | Failed
 )

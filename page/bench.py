@@ -118,7 +118,7 @@ def outputs_of(plan: Plan, rows: Sequence[Row], *, over: bool) -> tuple[Any, ...
     columns = [c for c in results(lines) if c.category == ALL]
     status = f"{len(rows)} of {len(plan.jobs)} prompts measured."
     if over:
-        status = " ".join([conclusion(columns, rows), *failures(plan, rows)])
+        status = " ".join([conclusion(plan, columns, rows), *failures(plan, rows)])
     heads = ["column", "category", "prompt", *Figures.model_fields]
     csv = [
         [m.column, m.category, m.prompt, *m.figures.model_dump().values()]

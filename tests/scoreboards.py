@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from backend.events import Event, Finished, Started, Step
+from backend.events import Event, Finished, Repeated, Started, Step
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import parse_column
 from backend.types import ModelSpec, Origin
@@ -49,6 +49,11 @@ def written(
     steps: list[Event] = [step(column, [0], 1.0)]
     steps += [step(column, block, cost, len(block) - 1) for block in blocks]
     return [started(column, **(spec or {})), *steps, Finished(column, "token limit", [])]
+
+
+def again(column: int, blocks: Sequence[Sequence[int]], cost: float) -> Repeated:
+    """Another run of a column that wrote these blocks behind its first token."""
+    return Repeated(column, [cost] * len(blocks), list(map(len, blocks)))
 
 
 def board_of(names: str, *events: Event) -> Scoreboard:

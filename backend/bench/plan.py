@@ -9,19 +9,21 @@ from backend.bench.prompts import Prompt
 from backend.racing.race import Race
 from backend.records.record import this_machine, versions
 from backend.results.scoreboard import Scoreboard
-from backend.strategies.column import Column, parse_column
-from backend.strategies.registry import BASELINE
+from backend.strategies.column import Column, baseline_of, parse_column
+from backend.strategies.registry import usual_columns
 from backend.types import ModelSpec, Request
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
     """One prompt. `number` is its place in the plan, from 0; `prompt` is the same number for the
-    same text. `race` is that of the first turn, `later` what the user says in the others.
+    same text. `race` is that of the first turn, `later` what the user says in the others;
+    `baseline` is the plan's.
     """
 
     number: int
     race: Race
+    baseline: int
     category: str
     prompt: int
     later: tuple[str, ...] = ()
@@ -29,17 +31,17 @@ class Job:
     def next_race(self, boards: Sequence[Scoreboard]) -> Race | None:
         """The race of the turn behind those that came to these boards; None: that was the last.
 
-        Every column gets the same prompt: the chat so far, with what KV reuse answered. Each reads
-        it anew. Without a chat template, or an answer of KV reuse, there is no second turn.
+        Every column gets the same prompt: the chat so far, with the baseline's answers. Each reads
+        it anew. Without a chat template, or an answer of the baseline, there is no second turn.
         """
         if not boards:
             return self.race
         request, last = self.race.request, boards[-1]
         raw = not request.chat or (last.conditions is not None and last.conditions.raw)
-        if raw or len(boards) > len(self.later) or last.scores[0].state != "done":
+        if raw or len(boards) > len(self.later) or last.scores[self.baseline].state != "done":
             return None
         *earlier, prompt = (request.prompt, *self.later)[: len(boards) + 1]
-        answers = [board.scores[0].text for board in boards]
+        answers = [board.scores[self.baseline].text for board in boards]
         chat = tuple(zip(earlier, answers, strict=True))
         return replace(self.race, request=replace(request, prompt=prompt, earlier=chat))
 
@@ -48,8 +50,9 @@ class Job:
 class Plan:
     """The columns on each of the prompts, on one model.
 
-    `request` holds the limit and the sampling; its prompt is replaced. KV reuse always comes first
-    among the columns. `anywhere`: what was measured on other machines counts as well.
+    `request` holds the limit and the sampling; its prompt is replaced. Columns of which none is
+    plain get one of the model's usual ones for a baseline. `anywhere`: what was measured on other
+    machines counts as well.
     """
 
     prompts: Sequence[Prompt]
@@ -59,7 +62,20 @@ class Plan:
     anywhere: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "columns", with_baseline(self.columns))
+        if baseline_of(self.columns) is None:
+            usual = map(parse_column, usual_columns(self.target.name))
+            baseline = next(column for column in usual if column.plain)
+            object.__setattr__(self, "columns", (baseline, *self.columns))
+
+    @property
+    def baseline(self) -> int:
+        """The column that the others are compared with."""
+        return baseline_of(self.columns) or 0
+
+    @property
+    def names(self) -> list[str]:
+        """What the columns are called."""
+        return [column.label for column in self.columns]
 
     @cached_property
     def jobs(self) -> tuple[Job, ...]:
@@ -75,6 +91,7 @@ class Plan:
                     alone_from=number % len(self.columns),
                     raw_allowed=True,
                 ),
+                self.baseline,
                 prompt.category,
                 numbers.setdefault((prompt.text, *prompt.later), len(numbers)),
                 prompt.later,
@@ -94,9 +111,3 @@ class Plan:
         """What the results hold for, in a few words."""
         length = f"{'exactly ' * self.request.ignore_eos}{self.request.max_new_tokens} new tokens"
         return f"{self.target}, {length}, {self.request.sampling}"
-
-
-def with_baseline(columns: Sequence[Column]) -> tuple[Column, ...]:
-    """The columns, KV reuse first."""
-    baseline = parse_column(BASELINE)
-    return (baseline, *(column for column in columns if column != baseline))

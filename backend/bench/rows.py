@@ -23,11 +23,11 @@ Amount = Annotated[float, Field(ge=0)]
 
 
 class Figures(Untrusted, extra="forbid"):
-    """One column on one prompt, beside KV reuse alone on the same.
+    """One column on one prompt, beside the baseline alone on the same.
 
     speedup: as the result of a race has it, 0 where there is none. ttft, tpot and
-    tokens_per_pass are in their figures' units, None where unknown. equal: the text is KV
-    reuse's. clock: whose time it is, as a score has it.
+    tokens_per_pass are in their figures' units, None where unknown. equal: the text is the
+    baseline's. one_clock: both were timed alike.
     """
 
     speedup: Amount
@@ -37,15 +37,15 @@ class Figures(Untrusted, extra="forbid"):
     drafted: Count
     accepted: Count
     equal: bool
-    clock: str
+    one_clock: bool
 
 
 class Row(Untrusted, extra="forbid"):
     """One job. `of` is the plan's identity, `machine` a cluster's name of where it ran; `raw`: the
     prompt was sent as it is, because the model has no chat template. `others`: the most of the
     machine that others used in one of its races. `turns`: in each turn of the chat the columns in
-    the plan's order, each with its figures, or why it has none; "": KV reuse has none to compare
-    with.
+    the plan's order, each with its figures, or why it has none; "": the baseline has none to
+    compare with.
     """
 
     of: str
@@ -70,22 +70,22 @@ def row_of(plan: Plan, job: Job, boards: Sequence[Scoreboard], machine: str = ""
         machine=machine,
         raw=any(each.raw for each in conditions),
         others=max((each.others for each in conditions), default=0.0),
-        turns=tuple(_turn(board) for board in boards),
+        turns=tuple(_turn(board, job.baseline) for board in boards),
     )
 
 
-def _turn(board: Scoreboard) -> tuple[Figures | str, ...]:
-    base, result = board.scores[0], result_of(board)
+def _turn(board: Scoreboard, baseline: int) -> tuple[Figures | str, ...]:
+    base, result = board.scores[baseline], result_of(board)
     return tuple(
-        figures_of(row, equal=result.wrote_baseline_text(row))
+        figures_of(row, equal=result.wrote_baseline_text(row), clock=base.clock)
         if base.steps and row.score.steps and not (base.message or row.message)
         else row.message
         for row in result.rows
     )
 
 
-def figures_of(row: ResultRow, *, equal: bool) -> Figures:
-    """What a column's run says beside the baseline's on the same prompt."""
+def figures_of(row: ResultRow, *, equal: bool, clock: str) -> Figures:
+    """What a column's run says beside the baseline's on the same prompt, which `clock` timed."""
     speedup, ttft, tpot, tokens_per_pass = (
         None if value is None else float(f"{value:.6g}")  # digits that mean something
         for name in ("speedup", "ttft", "tpot", "tokens_per_pass")
@@ -100,7 +100,7 @@ def figures_of(row: ResultRow, *, equal: bool) -> Figures:
         drafted=score.drafted,
         accepted=score.accepted,
         equal=equal,
-        clock=score.clock,
+        one_clock=score.clock == clock,
     )
 
 

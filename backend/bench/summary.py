@@ -37,9 +37,10 @@ class Measured:
 class ColumnResult:
     """One column's medians over the prompts of a category. Times in milliseconds; None: unknown.
 
-    speedup: median of the prompts' speed-ups over KV reuse, with its 95 % interval, which only
-    columns on their own clock have. left_out: prompts without one, as the column failed or an
-    answer was too short. equal: prompts whose text was that of KV reuse, each time.
+    speedup: median of the prompts' speed-ups over the baseline, with its 95 % interval, which only
+    columns on its clock have. left_out: prompts without one, as the column failed or an answer was
+    too short. equal: prompts whose text was the baseline's, each time. faster: the interval lies
+    above 1.
     """
 
     column: str
@@ -53,6 +54,7 @@ class ColumnResult:
     tokens_per_pass: float | None
     acceptance: float | None
     equal: int
+    faster: bool
 
 
 #: What stands above `cells`.
@@ -87,14 +89,14 @@ def cells(result: ColumnResult) -> list[str]:
 
 
 def interval_of(result: ColumnResult) -> str:
-    """The speed-up's interval; "": there is none, or it is KV reuse's over itself."""
+    """The speed-up's interval; "": there is none, or it is the baseline's over itself."""
     low, high = result.interval or (1.0, 1.0)
     return f"{low:.2f}{DASH}{high:.2f}" if low < high else ""
 
 
 def by_category(results: Sequence[ColumnResult]) -> str:
     """The results in Markdown, as Spec-Bench and SPEED-Bench print theirs: a line a column,
-    a cell a category. A cell has the speed-up over KV reuse with its 95 % interval, tokens per
+    a cell a category. A cell has the speed-up over the baseline with its 95 % interval, tokens per
     pass, and the accepted share of the guesses.
     """
     prompts = {result.category: result.prompts for result in results}
@@ -122,7 +124,7 @@ def winner(speedups: Iterable[tuple[str, float | None, tuple[float, float] | Non
     return max(faster, default=(0.0, ""))[1]
 
 
-def conclusion(results: Sequence[ColumnResult], rows: Sequence[Row]) -> str:
+def conclusion(plan: Plan, results: Sequence[ColumnResult], rows: Sequence[Row]) -> str:
     """What results on all prompts come to, in a sentence or two: which columns are shown to be
     faster, the fastest first; none is where others used too much of the machine.
     """
@@ -133,12 +135,12 @@ def conclusion(results: Sequence[ColumnResult], rows: Sequence[Row]) -> str:
     faster = [
         f"{result.column} {factor(result.speedup)} ({interval_of(result)})"
         for result in sorted(results, key=lambda result: -(result.speedup or 0.0))
-        if result.speedup and result.interval and result.interval[0] > 1
-        if result.equal == result.prompts
+        if result.speedup and result.faster and result.equal == result.prompts
     ]
-    sentence = "No column with the same text was measurably faster than KV reuse."
+    baseline = plan.names[plan.baseline]
+    sentence = f"No column with the same text was measurably faster than {baseline}."
     if faster:
-        sentence = f"Measurably faster than KV reuse, with the same text: {listed(faster)}."
+        sentence = f"Measurably faster than {baseline}, with the same text: {listed(faster)}."
     elif not any(result.interval for result in results):
         sentence = "Four prompts or more are needed to name a faster column."
     return f"{sentence} Speeds may be off: {used}." if others > BUSY else sentence
@@ -147,11 +149,11 @@ def conclusion(results: Sequence[ColumnResult], rows: Sequence[Row]) -> str:
 def measured(plan: Plan, rows: Iterable[Row]) -> list[Measured]:
     """The figures of all rows, named by the plan, in its order."""
     return [
-        Measured(column.label, job.category, job.prompt, None if isinstance(one, str) else one)
+        Measured(name, job.category, job.prompt, None if isinstance(one, str) else one)
         for row in sorted(rows, key=lambda row: row.job)
         for job in [plan.jobs[row.job]]
         for turn in row.turns
-        for column, one in zip(plan.columns, turn, strict=True)
+        for name, one in zip(plan.names, turn, strict=True)
     ]
 
 
@@ -160,12 +162,12 @@ def failures(plan: Plan, rows: Iterable[Row]) -> list[str]:
     jobs: dict[tuple[str, str], list[int]] = {}
     for row in sorted(rows, key=lambda row: row.job):
         for turn in row.turns:
-            for column, reason in zip(plan.columns, turn, strict=True):
+            for name, reason in zip(plan.names, turn, strict=True):
                 if isinstance(reason, str) and reason:
-                    jobs.setdefault((column.label, reason), []).append(row.job + 1)
+                    jobs.setdefault((name, reason), []).append(row.job + 1)
     return [
-        f"{label}, {counted(len(at), 'prompt') if at[1:] else f'prompt {at[0]}'}: {reason}"
-        for (label, reason), at in jobs.items()
+        f"{name}, {counted(len(at), 'prompt') if at[1:] else f'prompt {at[0]}'}: {reason}"
+        for (name, reason), at in jobs.items()
     ]
 
 
@@ -193,6 +195,7 @@ def _result(measurements: Sequence[Measured], category: str) -> ColumnResult:
     prompts = {one.prompt for one in measurements}
     unequal = {one.prompt for one in measurements if not (one.figures and one.figures.equal)}
     drafted = sum(one.drafted for one in figures)
+    one_clock = all(one.one_clock for one in figures)
     return ColumnResult(
         column=measurements[0].column,
         category=category,
@@ -201,10 +204,11 @@ def _result(measurements: Sequence[Measured], category: str) -> ColumnResult:
         ttft=_median(one.ttft for one in figures),
         tpot=_median(one.tpot for one in figures),
         speedup=ratio.value or None,
-        interval=ratio.interval if {one.clock for one in figures} == {"own"} else None,
+        interval=ratio.interval if one_clock else None,
         tokens_per_pass=_median(one.tokens_per_pass for one in figures),
         acceptance=sum(one.accepted for one in figures) / drafted if drafted else None,
         equal=len(prompts - unequal),
+        faster=one_clock and ratio.above,
     )
 
 

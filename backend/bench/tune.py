@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from backend.bench.plan import with_baseline
 from backend.bench.prompts import Prompt
 from backend.bench.runner import RAW, raced, whole
 from backend.bench.summary import winner
@@ -98,7 +97,7 @@ def tune(
         compare. Who begins rotates.
         """
         say(f"running {setting}")
-        columns = with_baseline((parse_column(setting),))
+        columns = (parse_column(BASELINE), parse_column(setting))
         return [
             result_of(
                 whole(

@@ -110,7 +110,7 @@ def bench(
         print_table(f"bench: {plan}", HEADINGS, map(cells, over_all))
         if len(summary) > len(over_all):
             print(by_category(summary))
-    say(conclusion(over_all, file.rows))
+    say(conclusion(plan, over_all, file.rows))
     if failed := failures(plan, file.rows):
         raise DerbyError("\n".join(failed))
 

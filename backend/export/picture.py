@@ -47,7 +47,7 @@ def picture_of(record: RaceRecord) -> str:
     one, bottom = BEGIN + LENGTH / longest, height - FOOT
     if result.baseline:
         parts += [_box(one - 1, TOP - 6, 2, bottom - TOP + 6, SOFT)]
-        parts += [_text(one, bottom + 18, "KV reuse", 18, SOFT, "middle")]
+        parts += [_text(one, bottom + 18, result.baseline.name, 18, SOFT, "middle")]
     where = (
         f"{record.made[:10]}, {machine.processor or 'unknown processor'}, "
         f"{counted(machine.cores, 'core')}. {doubt(scoreboard, result)}"

@@ -1,12 +1,14 @@
 """A race: one request and a line-up of columns, each on the race's model or on one of its own."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from pathlib import Path
+from time import perf_counter
 
 from backend.errors import DerbyError
-from backend.events import Event, Preparing
+from backend.events import CUT_SHORT, Event, Finished, Preparing, Repeated, Step
 from backend.racing.column import ColumnRun
 from backend.racing.ledger import Ledger
 from backend.racing.models import LoadedModels, Say
@@ -17,14 +19,17 @@ from backend.types import ModelSpec, Request
 
 MAX_COLUMNS = 12
 
+#: Runs of a column that cannot be held: two, or as many as begin within so many seconds.
+MOST_RUNS, REPEATS = 4, 15.0
+
 
 @dataclass(frozen=True, slots=True)
 class Race:
     """`target` is the model of every column that names none of its own. Of columns that keep a
     cache, `saved_column` writes its own into the file `save_cache` when it ends, and all begin with
-    what is in `restore_cache`. `alone_from`: the columns run alone, one after another, from this
-    one on; None: they take turns, and those that cannot be held run after them. `raw_allowed`: a
-    target without a chat template gets the prompt as it is.
+    what is in `restore_cache`. `alone_from`: the columns run alone and once, one after another,
+    from this one on; None: they take turns, and those that cannot be held run alone, twice or more.
+    `raw_allowed`: a target without a chat template gets the prompt as it is.
     """
 
     request: Request
@@ -61,7 +66,8 @@ class Race:
         request, ledger, finish = self._raw_if_needed(models, preparing), Ledger(), PhotoFinish()
         scratch = max(column.scratch_depth for column in self.columns)
 
-        def lane_of(index: int, column: Column) -> Lane:
+        def lane_of(index: int) -> Lane:
+            column = self.columns[index]
             strategy, spec = column.strategy, column.target(self.target)
             run = ColumnRun(
                 index=index,
@@ -86,11 +92,39 @@ class Race:
             )
             return lane
 
-        lanes = [lane_of(index, column) for index, column in enumerate(self.columns)]
-        for group in self._groups(lanes):
-            for event in interleave(group, stopped, finish=finish):
-                emit(event)
+        for event in self._events(lane_of, stopped, finish):
+            emit(event)
         emit(replace(ledger.conditions(), raw=request is not self.request))
+
+    def _events(
+        self, lane_of: Callable[[int], Lane], stopped: Callable[[], bool], finish: PhotoFinish
+    ) -> Iterator[Event]:
+        """The events of all lanes. Those that cannot be held run before the others, and again
+        behind them, so that a change of the machine shows; they end with their last run.
+        """
+        lanes = list(map(lane_of, range(len(self.columns))))
+        if self.alone_from is not None:
+            order = (*lanes[self.alone_from :], *lanes[: self.alone_from])
+            for lane in sorted(order, key=lambda lane: lane.ends_early):
+                yield from interleave([lane], stopped, finish=finish)
+            return
+        ends: list[Finished] = []
+        for lane in filter(attrgetter("alone"), lanes):
+            for event in interleave([lane], stopped):
+                if isinstance(event, Finished) and event.reason not in CUT_SHORT:
+                    ends.append(event)
+                else:
+                    yield event
+        yield from interleave([lane for lane in lanes if not lane.alone], stopped, finish=finish)
+        began = perf_counter()
+        for number in range(2, MOST_RUNS + 1):
+            if stopped() or (number > 2 and perf_counter() - began > REPEATS):
+                break
+            for end in ends:
+                title = self.columns[end.column].title
+                yield Preparing(f"{title} runs again, alone, to see how sure its speed is...")
+                yield from _repeated(lane_of(end.column), stopped)
+        yield from ends
 
     def _raw_if_needed(self, models: LoadedModels, preparing: Say) -> Request:
         """The request, raw if that is allowed and the target has no chat template."""
@@ -100,12 +134,11 @@ class Race:
                     return replace(self.request, chat=False)
         return self.request
 
-    def _groups(self, lanes: Sequence[Lane]) -> Iterable[Sequence[Lane]]:
-        """The lanes that run at one time, in the order of their times. Where all run alone, one
-        that ends at the photo finish runs last.
-        """
-        if self.alone_from is None:
-            alone = [[lane] for lane in lanes if lane.alone]
-            return [[lane for lane in lanes if not lane.alone], *alone]
-        order = (*lanes[self.alone_from :], *lanes[: self.alone_from])
-        return [[lane] for lane in sorted(order, key=lambda lane: lane.ends_early)]
+
+def _repeated(lane: Lane, stopped: Callable[[], bool]) -> Iterator[Repeated]:
+    """What a lane took that ran to its end; nothing if it did not."""
+    *events, end = interleave([lane], stopped)
+    _, *steps = [event for event in events if isinstance(event, Step)] or [None]
+    if steps and isinstance(end, Finished) and end.reason not in CUT_SHORT:
+        times, tokens = [step.seconds["total"] for step in steps], [len(s.origins) for s in steps]
+        yield Repeated(lane.column, times, tokens)

@@ -10,18 +10,20 @@ of the same moment, but for those that are named as the whole text's.
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import accumulate
 from math import inf
 from typing import Literal
 
 from backend.events import CUT_SHORT
-from backend.results.intervals import UNKNOWN, Commit, Ratio, paired
+from backend.results.intervals import UNKNOWN, Commit, Ratio, apart, paired, rate
 from backend.results.scoreboard import ENDED, Score, Scoreboard, State
 from backend.results.texts import Sameness, Text, same_work, texts_of
 
 Unit = Literal["token", "character"]
 
 #: How a column's speed compares, once that is sure to stay so: "unclear" if its interval holds 1,
-#: "same work" if it did what the baseline does, "short" if it ended too soon to tell; else "".
+#: "same work" if it did what the baseline does, "short" if it ended too soon to tell; else "", as
+#: of a column that ran once while no other did.
 Verdict = Literal["baseline", "faster", "slower", "unclear", "same work", "short", ""]
 
 #: Others used more than BUSY of the machine, or so much (NOISY) that no speeds can be told apart.
@@ -167,10 +169,12 @@ def result_of(board: Scoreboard) -> Result:
         final,
         unit,
     )
-    return replace(result, leaders=_leaders(result, progress))
+    return replace(result, leaders=_leaders(board, result, progress))
 
 
-def _leaders(result: Result, progress: Sequence[Sequence[Commit]]) -> tuple[int, ...]:
+def _leaders(
+    board: Scoreboard, result: Result, progress: Sequence[Sequence[Commit]]
+) -> tuple[int, ...]:
     """The fastest of the columns with the baseline's whole text that are shown to be faster, and
     behind it those of which it is not shown that they are slower.
     """
@@ -181,7 +185,7 @@ def _leaders(result: Result, progress: Sequence[Sequence[Commit]]) -> tuple[int,
         return ()
     others = [row for row in same if row.verdict in ("faster", "unclear") and row is not best]
     ahead = [
-        (row, paired(progress[best.column], progress[row.column], min(best.moment, row.moment)))
+        (row, _ratio(board, progress, best.column, row.column, min(best.moment, row.moment)))
         for row in others
     ]
     return (best.column, *(row.column for row, ratio in ahead if not ratio.above))
@@ -243,13 +247,13 @@ def _row(
     theirs = progress[base] if base is not None else []
     ends = [commits[-1].clock for commits in (own, theirs) if commits]
     moment = min([*ends, inf if finish is None else finish]) if ends else 0.0
-    (amount, passes), (their_amount, their_passes) = at(own, moment), at(theirs, moment)
+    amount, passes = _written(score, own, moment)
+    their_amount, their_passes = _written(board.baseline, theirs, moment)
     ratio = UNKNOWN
     enough = max(amount, their_amount) >= LEAST_TOKENS
-    if index != base and score.state != "failed" and own and theirs and enough:
-        ratio = paired(own, theirs, moment, over=finish is not None or score.state in ENDED)
-        if score.clock != board.baseline.clock:  # another machine's time
-            ratio = Ratio(ratio.value)
+    if base is not None and index != base and score.state != "failed" and own and theirs and enough:
+        over = finish is not None or score.state in ENDED
+        ratio = _ratio(board, progress, index, base, moment, over=over)
     whole = text.sameness == "same" and text.like == base and score.clock == board.baseline.clock
     return Row(
         index,
@@ -267,6 +271,42 @@ def _row(
         text,
         score,
     )
+
+
+def _runs(score: Score, own: Sequence[Commit]) -> list[Sequence[Commit]]:
+    """What a column wrote in each of its runs."""
+    repeats = (map(Commit, accumulate(run.times), run.tokens) for run in score.repeats)
+    return [own, *([Commit(0.0, 0), *run] for run in repeats)]
+
+
+def _ratio(
+    board: Scoreboard,
+    progress: Sequence[Sequence[Commit]],
+    one: int,
+    other: int,
+    moment: float,
+    *,
+    over: bool = True,
+) -> Ratio:
+    """How many times as fast one column is as another: by slices of the time in which they took
+    turns, or by the runs of those that cannot. `over`: see `paired`.
+    """
+    pair = [(board.columns[i], board.scores[i], progress[i]) for i in (one, other)]
+    if any(column.strategy.alone for column, _, _ in pair):
+        ratio = apart(*(_runs(score, own) for _, score, own in pair), moment)
+    else:
+        ratio = paired(progress[one], progress[other], moment, over=over)
+    alike = board.scores[one].clock == board.scores[other].clock
+    return ratio if alike else Ratio(ratio.value)  # another machine's time
+
+
+def _written(score: Score, own: Sequence[Commit], moment: float) -> tuple[float, float]:
+    """What a column had written at a moment, and in how many passes: of several runs the mean."""
+    amount, passes = at(own, moment)
+    if not score.repeats or not amount:
+        return amount, passes
+    share = rate(_runs(score, own), moment) * moment / amount
+    return share * amount, share * passes
 
 
 def at(commits: Sequence[Commit], moment: float) -> tuple[float, float]:
@@ -299,4 +339,5 @@ def _verdict(board: Scoreboard, index: int, ratio: Ratio, *, judged: bool) -> Ve
         return ""
     if ratio.known:
         return "faster" if ratio.above else "slower" if ratio.below else "unclear"
-    return "short"
+    alone = column.strategy.alone or board.columns[base].strategy.alone
+    return "" if ratio.value and alone else "short"

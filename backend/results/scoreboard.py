@@ -24,6 +24,7 @@ from backend.events import (
     Prepared,
     Preparing,
     Proposed,
+    Repeated,
     Served,
     Started,
     Step,
@@ -89,6 +90,7 @@ class Score:
     gaps: list[float] = field(default_factory=list)  # between the two best scores; inf: unknown
     length: int = 0  # tokens of the answer, also where their ids are not known
     moments: list[Moment] = field(default_factory=list)  # all that was shown, in order
+    repeats: list[Repeated] = field(default_factory=list)  # further runs of the whole answer
 
     seconds: float = 0.0
     ttft: float = 0.0
@@ -152,6 +154,8 @@ class Score:
                 self.clock = event.clock
                 self.model = event.model or self.model
                 self.prompt_tokens = event.prompt_tokens or self.prompt_tokens
+            case Repeated():
+                self.repeats.append(event)
             case Finished():
                 self.state = "stopped" if event.reason in CUT_SHORT else "done"
                 self.reason, self.expected = event.reason, event.expected

@@ -41,7 +41,9 @@ def headline(board: Scoreboard, result: Result) -> str:
     if all(row.state == "failed" for row in rows):
         return messages.pop() if len(messages) == 1 else "No column finished."
     if not board.ended:
-        return "Columns take turns; each is timed only while it computes."
+        turns = any(not column.strategy.alone for column in board.columns)
+        alone = "Columns run one after another, more than once; texts are those of the first run."
+        return "Columns take turns; each is timed only while it computes." if turns else alone
     failed = [row.name for row in rows if row.state == "failed"]
     failures = f"{listed(failed)} failed." if failed else ""
     early = "Stopped early." if any(row.state == "stopped" for row in rows) else ""
@@ -56,7 +58,7 @@ def _speed(board: Scoreboard, result: Result) -> str:
     if base is None or verdicts <= {"baseline", ""}:
         best = max(result.rows, key=lambda row: row.rate)
         wrote = f"{best.name} wrote {_pace(best)}"
-        missing = "" if base else "; no KV reuse column ran, so there are no speed-ups"
+        missing = "" if base else "; no plain column ran, so there are no speed-ups"
         return f"{wrote}{missing}." if best.rate else ""
     if result.leaders:
         best = [result.rows[index] for index in result.leaders]
@@ -165,12 +167,12 @@ def why(board: Scoreboard, row: Row) -> str:
     score, decision = row.score, row.score.decision
     if row.baseline or row.message or not score.steps:
         return ""
-    alone = (
-        [_CLOCKS.get(score.clock, "ran alone")] if board.columns[row.column].strategy.alone else []
-    )
+    alone = [_alone(board, row)] if board.columns[row.column].strategy.alone else []
     if row.verdict == "same work":
         declined = [*decision.declined, *([decision.why] if decision.plain else [])]
-        return "; ".join([*declined[:1], "it did what KV reuse does", *alone])
+        return "; ".join(
+            [*declined[:1], f"it did what {board.name(board.baseline_index or 0)} does", *alone]
+        )
     if score.fed:
         rows, steps = counted(row.until.rows, "token"), counted(row.until.steps, "pass")
         return f"it computed {rows} in {steps}"
@@ -187,6 +189,16 @@ def why(board: Scoreboard, row: Row) -> str:
     if not board.columns[row.column].strategy.keeps_cache:
         parts.append("each pass computes the whole text again")
     return "; ".join([*parts, *alone])
+
+
+def _alone(board: Scoreboard, row: Row) -> str:
+    """How a column that does not take turns was timed."""
+    score, runs = row.score, counted(1 + len(row.score.repeats), "run")
+    clock = _CLOCKS.get(score.clock, "")
+    if row.speedup.known:
+        return ", ".join(filter(None, (clock, f"{runs} of its own")))
+    cause = clock or "one run of its own" * (not score.repeats)
+    return f"{cause}, so its speed-up has no interval" if cause else f"{runs} of its own"
 
 
 def reasons(board: Scoreboard, result: Result) -> list[str]:

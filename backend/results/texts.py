@@ -51,11 +51,12 @@ def compare(ours: Score, theirs: Score) -> Comparison:
     """
     by_token = bool(ours.tokenizer) and ours.tokenizer == theirs.tokenizer
     by_token &= all(len(score.tokens) == score.length for score in (ours, theirs))
-    # A limit of tokens is the same limit only for those who count alike.
+    # A limit of tokens is the same limit for those who count alike, and for the same text.
+    alike = by_token or ours.text == theirs.text
     ours_whole, theirs_whole = (
         score.state == "done"
         and score.reason != "photo finish"
-        and (by_token or score.reason != "token limit")
+        and (alike or score.reason != "token limit")
         for score in (ours, theirs)
     )
     whole = ours_whole and theirs_whole
@@ -75,11 +76,12 @@ def compare(ours: Score, theirs: Score) -> Comparison:
 
 def same_work(board: Scoreboard, one: int, other: int) -> bool:
     """True if both columns run under the same grammar and are known to run on the same weights, on
-    the same engine, at the same precision.
+    the same engine, at the same precision; of servers, if they are one column twice.
     """
     columns, spec = board.columns, board.scores[one].spec
     alike = columns[one].grammar == columns[other].grammar
-    return alike and bool(spec) and spec == board.scores[other].spec
+    same_weights = bool(spec) and spec == board.scores[other].spec
+    return alike and (same_weights or columns[one] == columns[other])
 
 
 def texts_of(board: Scoreboard) -> list[Text]:

@@ -161,13 +161,21 @@ def test_a_file_of_something_else_is_refused(
         RowFile(file, of)
 
 
-def test_every_column_is_compared_with_kv_reuse_in_all_and_by_category() -> None:
-    of = plan("stateless", "lookup", "kv")
+@pytest.mark.parametrize(
+    ("columns", "names"),
+    [
+        ("stateless kv lookup", ["Stateless", "KV reuse", "Prompt lookup"]),
+        ("stateless lookup", ["KV reuse", "Stateless", "Prompt lookup"]),
+    ],
+)
+def test_every_column_is_compared_with_a_plain_one_in_all_and_by_category(
+    columns: str, names: list[str]
+) -> None:
+    of = plan(*columns.split())
     summary = results(measured(of, rows_of(of)))
-    columns = ["KV reuse", "Stateless", "Prompt lookup"]
     categories = ["all", *(prompt.category for prompt in of.prompts)]
     assert [(result.category, result.column) for result in summary] == [
-        (category, column) for category in categories for column in columns
+        (category, name) for category in categories for name in names
     ]
     for result in summary:
         assert result.prompts == result.equal == (3 if result.category == "all" else 1)
@@ -206,7 +214,7 @@ def test_a_benchmark_on_a_noisy_machine_names_no_faster_column(others: float, do
         columns = clocked(0, [1.0] * 41), clocked(1, [1.0] + [1 / speed] * 40)
         board = board_of("kv lookup", *chain(*columns), Conditions(2, others))
         rows.append(row_of(of, job, [board, board]))
-    sentence = conclusion(results(measured(of, rows)), rows)
+    sentence = conclusion(of, results(measured(of, rows)), rows)
     assert ("Prompt lookup 2.00" in sentence) == (others <= NOISY)
     assert doubt in sentence
     assert bool(doubt) == ("other programs" in sentence)
@@ -241,8 +249,8 @@ def test_enough_prompts_give_an_interval_and_repeats_are_no_other_prompts() -> N
     assert (repeated.prompts, repeated.interval) == (1, None)
 
 
-@pytest.mark.parametrize("clock", ["own", "server"])
-def test_shares_are_of_all_guesses_and_only_an_own_clock_has_an_interval(clock: str) -> None:
+@pytest.mark.parametrize("one_clock", [True, False])
+def test_shares_are_of_all_guesses_and_two_clocks_have_no_interval(one_clock: bool) -> None:
     of = replace(plan("lookup"), prompts=tuple(Prompt("any", text) for text in "abcde"))
     base = Figures(
         speedup=1.0,
@@ -252,10 +260,10 @@ def test_shares_are_of_all_guesses_and_only_an_own_clock_has_an_interval(clock: 
         drafted=0,
         accepted=0,
         equal=True,
-        clock="own",
+        one_clock=True,
     )
     columns = [
-        {"speedup": speedup, "drafted": 10, "accepted": number, "clock": clock}
+        {"speedup": speedup, "drafted": 10, "accepted": number, "one_clock": one_clock}
         for number, speedup in enumerate((1.5, 2.5, 3.5, 4.5, 0.0))
     ]
     rows = [
@@ -266,7 +274,8 @@ def test_shares_are_of_all_guesses_and_only_an_own_clock_has_an_interval(clock: 
     result = results(measured(of, rows))[1]
     assert (result.speedup, result.acceptance) == (3.0, 10 / 50), "0: too short to tell"
     assert result.left_out == 1
-    assert (result.interval is None) == (clock == "server")
+    assert (result.interval is None) == (not one_clock)
+    assert result.faster == one_clock
 
 
 def test_a_short_answer_says_nothing_of_speed() -> None:

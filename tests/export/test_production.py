@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from loop_runs import LOCAL
-from scoreboards import board_of, written
+from scoreboards import again, board_of, written
 
 from backend.decoding.seams import UNDECIDED
 from backend.errors import DerbyError
@@ -125,6 +125,8 @@ def test_production_begins_at_the_fastest_column_that_some_library_has_code_for(
     columns: str, costs: Sequence[float], chosen: int
 ) -> None:
     events = [e for i, cost in enumerate(costs) for e in written(i, TOKENS, cost)]
+    if "genai" in columns:
+        events.append(again(1, TOKENS, costs[1]))
     quiet = Conditions(2, 0.0)
     assert usual(board_of(columns, *events, quiet), HI, BUILT_IN) == chosen
 

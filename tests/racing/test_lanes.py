@@ -13,11 +13,11 @@ import pytest
 from race_runs import FAKE, board_after, until
 
 from backend.errors import DerbyError
-from backend.events import Event, Finished, Started, Step
+from backend.events import Event, Finished, Repeated, Started, Step
 from backend.libraries.library import Emit, Library, Part, Settings, StoppedError
 from backend.racing.hosts import InlineHost
 from backend.racing.models import LoadedModels
-from backend.racing.race import Race
+from backend.racing.race import MOST_RUNS, Race
 from backend.results.scoreboard import Scoreboard
 from backend.strategies import registry
 from backend.strategies.column import parse_column
@@ -175,16 +175,21 @@ def test_a_library_that_takes_turns_is_held_between_them(declare: Declare) -> No
     assert clocks <= wall - 0.3, "neither the other's work nor the loading"
 
 
-def test_libraries_that_cannot_be_held_run_alone_behind_the_others(declare: Declare) -> None:
+def test_libraries_that_cannot_be_held_run_alone_before_the_others_and_behind_them(
+    declare: Declare,
+) -> None:
     def script(emit: Emit) -> None:
-        emit(Part(text="ab", count=2, seconds=0.5, finish="end of text"))
+        emit(Part(text="ab", count=2, seconds=0.5))
+        emit(Part(text="c", count=1, seconds=0.2, finish="end of text"))
 
     declare(False, one=Model(script, None), two=Model(script, None))
     events, board = raced("one", "kv", "two", "lookup")
-    order = [e.column for e in events if isinstance(e, Started | Finished)]
-    assert set(order[:4]) == {1, 3}
-    assert order[4:] == [0, 0, 2, 2]
-    assert [board.scores[i].seconds for i in (0, 2)] == [0.5, 0.5], "by the library's clock"
+    order = [e.column for e in events if isinstance(e, Started | Repeated | Finished)]
+    assert order[:2] == [0, 2]
+    assert set(order[2:6]) == {1, 3}
+    assert order[6:] == [0, 2] * MOST_RUNS, "their other runs in turns, and then their ends"
+    assert [board.scores[i].seconds for i in (0, 2)] == [0.7, 0.7], "by the library's clock"
+    assert board.scores[0].repeats == [Repeated(0, [0.2], [1])] * (MOST_RUNS - 1)
 
 
 @pytest.mark.parametrize("first", [(), (65, 66)])

@@ -3,15 +3,18 @@ who is shown to be faster, and what libraries' columns may claim.
 """
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from math import log, sqrt
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scoreboards import LONG, LONG_PAIRS, SINGLE, board_of, started, step, written
+from scoreboards import LONG, LONG_PAIRS, SINGLE, again, board_of, started, step, written
 
 from backend.events import Conditions, Event, Failed, Fed, Finished, Served, Step
+from backend.results.intervals import Ratio
 from backend.results.result import (
     LEAST_TOKENS,
     Result,
@@ -246,8 +249,32 @@ def test_a_column_that_runs_alone_sets_the_finish_once_it_has_run() -> None:
     both = [*written(0, LONG, 0.1), *written(1, LONG, 0.08)]
     waiting = result_of(board_of("kv lookup openvino_genai", *both))
     assert (waiting.moment, waiting.leaders) == (pytest.approx(4.8), ())
-    result = raced("kv lookup openvino_genai", *both, *library(2, PAIRS, 0.05))
+    alone = library(2, PAIRS, 0.05)
+    once = raced("kv lookup openvino_genai", *both, *alone)
+    assert (once.moment, once.leaders) == (pytest.approx(1.5), ()), "nobody knows how sure it is"
+    assert (once.rows[2].verdict, once.rows[2].speedup.known) == ("", False)
+    result = raced("kv lookup openvino_genai", *both, *alone, again(2, PAIRS, 0.05))
     assert (result.moment, result.leaders) == (pytest.approx(1.5), (2,)), "the same text"
+
+
+def test_columns_that_run_alone_are_compared_by_their_runs() -> None:
+    """The more they differ, or the fewer there are, the less sure is the mean of them."""
+
+    def ratio(*costs: float, base: Sequence[float] = (0.1,)) -> Ratio:
+        events = [*written(0, LONG, base[0]), *(again(0, LONG, cost) for cost in base[1:])]
+        events += [*written(1, LONG, costs[0]), *(again(1, LONG, cost) for cost in costs[1:])]
+        row = raced("llamacpp llamacpp:spec=ngram-simple", *events).rows[1]
+        assert row.rate == pytest.approx(row.baseline_rate * row.speedup.value)
+        return row.speedup
+
+    assert not ratio(0.05).known
+    steady, moved = ratio(0.05, 0.05, base=(0.1, 0.1)), ratio(0.05, 0.08, base=(0.1, 0.1))
+    assert steady.value == pytest.approx(2)
+    assert moved.value == pytest.approx(0.1 / sqrt(0.05 * 0.08))
+    widths = [log(each.high / each.low) for each in (ratio(0.05, 0.05), steady, moved)]
+    assert 0.1 < widths[1] < widths[0] < widths[2] < 2
+    more = ratio(0.05, 0.05, 0.05, 0.05, base=(0.1, 0.1, 0.1, 0.1))
+    assert log(more.high / more.low) < widths[1]
 
 
 def test_a_library_s_passes_are_counted_by_its_clock_here_and_over_no_network() -> None:
