@@ -69,7 +69,7 @@ class Tokenizer(ABC):
         except Exception as error:  # a template is a program of the model's makers
             raise DerbyError(
                 f"The model's chat template refuses this prompt ({error!s:.200}): switch the "
-                "template off."
+                "template off (--raw)."
             ) from error
         if same:
             raise DerbyError("This model has no thinking to switch: leave it as it is.")
@@ -122,6 +122,18 @@ class Tokenizer(ABC):
         """64 bits in hexadecimal: equal ones mean equal vocabularies."""
         entries = json.dumps(self.vocabulary(), sort_keys=True)
         return sha256(entries.encode()).hexdigest()[:16]
+
+
+def require_template(folder: Path) -> None:
+    """Raise DerbyError for a model whose files hold no chat template, before it is loaded."""
+    config = folder / "tokenizer_config.json"
+    stated = config.is_file() and '"chat_template"' in config.read_text("utf-8", "replace")
+    if not stated and not any(folder.glob("*chat_template*")):
+        raise _no_template()
+
+
+def _no_template() -> DerbyError:
+    return DerbyError("This model has no chat template: switch the template off (--raw).")
 
 
 def takes_chats(tokenizer: Tokenizer) -> bool:
@@ -184,7 +196,7 @@ class HfTokenizer(Tokenizer):
 
     def _rendered(self, messages: Messages, **options: bool) -> str:
         if not self.fast.chat_template:
-            raise DerbyError("This model has no chat template: switch the template off.")
+            raise _no_template()
         return self.fast.apply_chat_template(
             messages, tokenize=False, add_generation_prompt=True, **options
         )
@@ -308,6 +320,9 @@ def _load(folder: Path) -> Any:
 
             try:
                 fast = PreTrainedTokenizerFast.from_pretrained(folder, trust_remote_code=False)
+                processors = folder / "chat_template.json"  # as older models have it
+                if not fast.chat_template and processors.is_file():
+                    fast.chat_template = json.loads(processors.read_bytes())["chat_template"]
             except Exception as error:  # whatever its makers wrote
                 why = f"{' '.join(f'{type(error).__name__}: {error}'.split()):.100}"
     if why:

@@ -39,7 +39,7 @@ from backend.racing.models import LoadedModels
 from backend.results.figures import DASH
 from backend.results.intervals import LEAST
 from backend.strategies.column import parse_column
-from backend.strategies.registry import DEFAULT_COLUMNS
+from backend.strategies.registry import usual_columns
 from backend.types import ModelSpec, Request, Sampling
 
 
@@ -56,7 +56,7 @@ def bench(
     min_p: options.MinP = 0.0,
     repetition_penalty: options.RepetitionPenalty = 1.0,
     seed: options.Seed = 0,
-    column: options.Columns = list(DEFAULT_COLUMNS),
+    column: options.Columns = [],
     max_new_tokens: options.MaxNewTokens = 128,
     raw: options.Raw = False,
     fixed_length: Annotated[
@@ -80,9 +80,13 @@ def bench(
     as_json: options.AsJson = False,
 ) -> None:
     """Measure every column alone, warmed up, on a set of prompts. Can be continued."""
+    target, models = options.target_of(model, engine, precision, device), LoadedModels()
+    columns = tuple(map(parse_column, column or usual_columns(model)))
+    if not (column or cluster):
+        columns = options.runnable(columns, target, models, chat=False)
     plan = Plan(
         options.prompts_of(prompts, limit),
-        tuple(map(parse_column, column)),
+        columns,
         Request(
             "-",
             max_new_tokens,
@@ -91,7 +95,7 @@ def bench(
             ignore_eos=fixed_length,
             thinking=thinking,
         ),
-        options.target_of(model, engine, precision, device),
+        target,
         anywhere=bool(cluster),
     )
     file = RowFile(rows, plan)
@@ -100,7 +104,7 @@ def bench(
             file.add(row)
     elif remaining(plan, file.rows):
         wait_for_quiet(wait, say)
-        for row in run(plan, file.rows, partial(raced, models=LoadedModels(), say=say), say):
+        for row in run(plan, file.rows, partial(raced, models=models, say=say), say):
             file.add(row)
     summary = results(measured(plan, file.rows))
     over_all = [result for result in summary if result.category == ALL]

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -25,7 +26,9 @@ from backend.events import Event, to_json
 from backend.export.tables import files_of
 from backend.grammar.sources import grammar_from_file
 from backend.models.files import BUILT_IN
+from backend.programs.parser import is_program
 from backend.racing.hosts import InlineHost
+from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.records.file import load, require_folder, save
 from backend.records.record import board as board_of
@@ -35,7 +38,7 @@ from backend.results.result import result_of
 from backend.results.scoreboard import Scoreboard
 from backend.results.sentences import doubt, headline, outcome, state, why
 from backend.strategies.column import parse_column
-from backend.strategies.registry import DEFAULT_COLUMNS
+from backend.strategies.registry import usual_columns
 from backend.types import Request, Sampling
 
 #: Times a second that the table is drawn.
@@ -64,7 +67,7 @@ def race(
     min_p: options.MinP = 0.0,
     repetition_penalty: options.RepetitionPenalty = 1.0,
     seed: options.Seed = 0,
-    column: options.Columns = list(DEFAULT_COLUMNS),
+    column: options.Columns = [],
     max_new_tokens: options.MaxNewTokens = 128,
     ignore_eos: Annotated[
         bool,
@@ -112,7 +115,7 @@ def race(
     if prompt == "-":
         prompt = sys.stdin.buffer.read().decode("utf-8", "surrogateescape")
     source = grammar_from_file(grammar) if grammar else None
-    columns = tuple(parse_column(name, source) for name in column)
+    columns = tuple(parse_column(name, source) for name in column or usual_columns(model))
     request = Request(
         prompt,
         max_new_tokens,
@@ -130,6 +133,11 @@ def race(
         require_folder(file)
     if save_cache is not None and entered.saved_column is None:
         raise DerbyError("No column here keeps a cache to be saved: add kv.")
+    models = LoadedModels()
+    if not column:
+        chat = request.chat and not is_program(prompt)
+        columns = options.runnable(columns, target, models, chat=chat)
+        entered = replace(entered, columns=columns)
     board, events = Scoreboard(columns), list[Event]()
     with _interrupt(board) as interrupted, live(board, as_json=as_json) as draw:
 
@@ -138,7 +146,7 @@ def race(
             board.add(event)
             draw(event)
 
-        InlineHost().run(entered, add, interrupted.is_set)
+        InlineHost(models).run(entered, add, interrupted.is_set)
     if not as_json and any(score.state != "failed" or score.steps for score in board.scores):
         conclude(board)  # else the sentences at the end say all there is
     if record is not None:

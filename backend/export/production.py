@@ -19,7 +19,7 @@ from backend.libraries.llamacpp import LLAMACPP
 from backend.libraries.openvino_genai import OPENVINO_GENAI
 from backend.libraries.openvino_genai import PRECISIONS as GENAI_PRECISIONS
 from backend.libraries.transformers import TRANSFORMERS
-from backend.models.files import BUILT_IN, SUFFIX
+from backend.models.files import BUILT_IN, is_gguf
 from backend.programs.parser import is_program
 from backend.results.figures import likely
 from backend.results.result import result_of
@@ -182,7 +182,7 @@ def _place(column: Column, template: Template, target: ModelSpec) -> OwnModel:
 
 def _require_files(models: set[str], library: str) -> None:
     """Raise DerbyError for a model whose files the library does not read."""
-    if any(name.endswith(SUFFIX) != (library == "llama.cpp") for name in models):
+    if any(is_gguf(name) != (library == "llama.cpp") for name in models):
         reads = "only GGUF files" if library == "llama.cpp" else "no GGUF files"
         raise DerbyError(f"{library} runs {reads} here: choose another model, or another library.")
 

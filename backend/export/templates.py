@@ -25,7 +25,7 @@ from backend.libraries.transformers import (
     load_arguments,
 )
 from backend.models.builtin import GGUF_MEMBER, PACKAGE
-from backend.models.files import BUILT_IN, BUILT_IN_TITLE, HUB_ID
+from backend.models.files import BUILT_IN, BUILT_IN_TITLE, HUB_ID, SUFFIX
 from backend.types import ModelSpec, Request, template_options
 
 #: The Hub's name of the built-in model.
@@ -154,6 +154,9 @@ def _exported(name: str, precision: str, folder: str) -> str:
 
 ADDRESS = "http://127.0.0.1:8080"
 
+#: The flags that name a file, and those with which llama.cpp fetches it from the Hub itself.
+BY_QUANTISATION = {"--model": "--hf-repo", "--model-draft": "--hf-repo-draft"}
+
 #: What of a request is for the column's clock.
 TIMING = ("stream", "timings_per_token")
 
@@ -166,8 +169,12 @@ def llamacpp_code(spec: ModelSpec, request: Request, settings: Settings) -> Iter
     if settings["draft"] != NO_DRAFT:
         more, draft = _fetched(settings["draft"], "draft")
         fetching, settings = [*fetching, *more], {**settings, "draft": draft}
-    words = map(shell, server_flags(file, request, settings, spec.device))
-    flags = (f"  {flag} {value} \\" for flag, value in zip(words, words, strict=True))
+    named = [name for name in (file, settings["draft"]) if ":" in name and HUB_ID.fullmatch(name)]
+    words = iter(server_flags(file, request, settings, spec.device))
+    flags = (
+        f"  {BY_QUANTISATION.get(flag, flag) if value in named else flag} {shell(value)} \\"
+        for flag, value in zip(words, words, strict=True)
+    )
     if str(body.get("grammar", "")).startswith("%llguidance"):
         yield "# This grammar needs a server that was built with -DLLAMA_LLGUIDANCE=ON."
     yield from (*fetching, "llama-server \\", *flags, "  --port 8080 &")
@@ -185,6 +192,8 @@ def _fetched(name: str, role: str) -> tuple[list[str], str]:
     if not HUB_ID.fullmatch(name):  # a path, or a file by its title
         return [], published(name)
     repository, _, file = name.partition(":")
+    if not file.lower().endswith(SUFFIX):  # llama.cpp fetches it by its quantisation
+        return [], name
     fetch = f"hf download {shell(repository)} {shell(file)} --local-dir {role}"
     return [fetch], f"{role}/{file}"
 

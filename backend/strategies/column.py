@@ -20,7 +20,7 @@ from backend.strategies.settings import (
     Setting,
     grammar_choice,
 )
-from backend.types import ModelSpec
+from backend.types import Guesses, ModelSpec
 from backend.untrusted import read_as
 
 
@@ -212,6 +212,11 @@ class Column:
         if strategy.library is None:
             return strategy.keeps_cache and not strategy.guesses
         return strategy.equivalent(self.settings()) == Equivalent()
+
+    def runs_on(self, guesses: Guesses) -> bool:
+        """Whether a model whose passes check these guesses can run it."""
+        needs = {"none": self.strategy.guesses, "chains": self.scratch_depth > 0, "trees": False}
+        return not needs[guesses]
 
     @property
     def scratch_depth(self) -> int:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import cache
 from types import MappingProxyType
 
-from backend.models.files import SUFFIX
+from backend.models.files import is_gguf
 from backend.plugins import load_declared
 from backend.strategies.declaration import Strategy
 from backend.strategies.libraries import LLAMACPP, OPENVINO_GENAI, SERVER, TRANSFORMERS
@@ -35,7 +35,7 @@ def usual_columns(model: str) -> tuple[str, ...]:
     """The line-up of a race on the model of that name; the first plain column of it is a baseline
     that the model can run.
     """
-    return GGUF_COLUMNS if model.lower().endswith(SUFFIX) else DEFAULT_COLUMNS
+    return GGUF_COLUMNS if is_gguf(model) else DEFAULT_COLUMNS
 
 
 def strategies() -> Mapping[str, Strategy]:
