@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 import typer
 from race_records import race_of
+from safetensors.numpy import save as tensors
 from typer.testing import CliRunner, Result
 
 from backend.cli.main import app
@@ -62,7 +63,7 @@ def test_a_race_prints_every_text_and_a_table_and_so_does_its_replay(
 ) -> None:
     path, race = recorded
     assert race.exit_code == 0
-    for label in ("KV reuse", "Prompt lookup (k=3)"):
+    for label in ("KV reuse", "Prompt lookup"):
         assert race.stdout.count(label) >= 2, "above its text and in the table"
     replay = run("replay", str(path))
     rest = replay.stdout.removeprefix(race.stdout)
@@ -118,6 +119,32 @@ def test_a_failed_column_ends_with_its_sentence_after_the_others() -> None:
     assert result.exit_code == 2
     assert "KV reuse" in result.stdout
     assert "'fake-loop'" in result.stderr
+
+
+def test_what_a_model_cannot_run_is_left_out_of_its_usual_line_up() -> None:
+    one_token = (*FAKE[:3], "fake-one-token", *FAKE[4:])
+    for command in (
+        ("race", "xx", *one_token),
+        ("bench", *one_token, "--limit", "1", "--wait", "0"),
+    ):
+        result = run(*command)
+        assert result.exit_code == 0
+        assert "Speculative" not in result.stdout
+        assert "KV reuse" in result.stdout
+        assert "what Speculative and Lookahead would guess" in " ".join(result.stderr.split())
+    assert run("race", "xx", *one_token, "-c", "kv", "-c", "lookup").exit_code == 2
+
+
+@pytest.mark.parametrize("columns", [(), ("-c", "kv"), ("-c", "openvino_genai")])
+def test_a_missing_chat_template_is_told_before_anything_is_loaded(
+    tmp_path: Path, columns: tuple[str, ...]
+) -> None:
+    config = {"model_type": "llama", "max_position_embeddings": 9, "vocab_size": 9}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "model.safetensors").write_bytes(tensors({}))
+    arguments = ("race", "xx", "--model", str(tmp_path), *columns)
+    assert "--raw" in refused(*arguments)
+    assert "--raw" not in refused(*arguments, "--raw"), "there is more that this model lacks"
 
 
 def test_a_program_s_values_stand_below_its_text() -> None:
