@@ -1,5 +1,5 @@
 """Are intervals as sure as they say? One race repeated again and again: the interval of each repeat
-should hold the median of all of them; of KV reuse against itself, 1.
+should hold the median of all of them; of a column that is the baseline once more, 1.
 """
 
 from collections.abc import Sequence
@@ -33,13 +33,14 @@ def coverage(
     device: options.Device = "CPU",
     max_new_tokens: options.MaxNewTokens = 96,
     temperature: options.Temperature = 0.0,
+    column: options.Columns = list(LINE_UP),
     rounds: Annotated[int, typer.Option(min=1, help="Races of each prompt, in turns.")] = 10,
     wait: options.Wait = 30,
 ) -> None:
     """How often the interval of a race holds what its repeats show."""
     spec = options.target_of(model, engine, precision, device)
     models, chosen = LoadedModels(), options.prompts_of(prompts, limit)
-    columns = tuple(parse_column(name) for name in LINE_UP)
+    columns = tuple(map(parse_column, column))
     wait_for_quiet(wait, say)
     ratios = [[list[Ratio]() for _ in chosen] for _ in columns]
     for number in range(rounds):
@@ -49,9 +50,9 @@ def coverage(
             rows = result_of(whole(raced(Race(request, columns, spec), models))).rows
             for of_column, row in zip(ratios, rows, strict=True):
                 of_column[place].append(row.speedup)
-    for name, of_column in list(zip(LINE_UP, ratios, strict=True))[1:]:
-        truth = 1.0 if name == BASELINE else None
-        out.print(f"{name}: {summary(of_column, truth)}")
+    for each, of_column in list(zip(columns, ratios, strict=True))[1:]:
+        truth = 1.0 if each == columns[0] else None
+        out.print(f"{each}: {summary(of_column, truth)}")
 
 
 def summary(prompts: Sequence[Sequence[Ratio]], truth: float | None = None) -> str:

@@ -292,6 +292,7 @@ OPENVINO_GENAI = Library(
         open=OpenVINOGenaiModel,
         estimate_bytes=OPENVINO.estimate_bytes,
         peak_bytes=conversion_bytes,
+        exact=("fp32",),
     ),
     like="openvino",
 )

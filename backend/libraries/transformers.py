@@ -194,6 +194,7 @@ TRANSFORMERS = Library(
         device_help=TORCH.device_help,
         open=TransformersModel,
         estimate_bytes=TORCH.estimate_bytes,
+        exact=TORCH.exact,
     ),
     like="torch",
     takes_turns=True,

@@ -138,7 +138,7 @@ class Race:
 def _repeated(lane: Lane, stopped: Callable[[], bool]) -> Iterator[Repeated]:
     """What a lane took that ran to its end; nothing if it did not."""
     *events, end = interleave([lane], stopped)
-    _, *steps = [event for event in events if isinstance(event, Step)] or [None]
+    steps = [event for event in events if isinstance(event, Step)][1:]
     if steps and isinstance(end, Finished) and end.reason not in CUT_SHORT:
         times, tokens = [step.seconds["total"] for step in steps], [len(s.origins) for s in steps]
         yield Repeated(lane.column, times, tokens)

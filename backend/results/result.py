@@ -293,7 +293,8 @@ def _ratio(
     """
     pair = [(board.columns[i], board.scores[i], progress[i]) for i in (one, other)]
     if any(column.strategy.alone for column, _, _ in pair):
-        ratio = apart(*(_runs(score, own) for _, score, own in pair), moment)
+        ours, theirs = (_runs(score, own) for _, score, own in pair)
+        ratio = apart(ours, theirs, moment)
     else:
         ratio = paired(progress[one], progress[other], moment, over=over)
     alike = board.scores[one].clock == board.scores[other].clock

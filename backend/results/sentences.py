@@ -133,14 +133,16 @@ def comparison(board: Scoreboard, row: Row) -> str:
         return f"{far} {name} ({counted(compared.agreed, compared.unit)})"
     known = isfinite(compared.gap) and row.text == "changed"
     apart = f" (scores {compared.gap:.2g} apart)" if known else ""
-    return f"differs from {name} at {compared.unit} {compared.agreed + 1}{apart}{_rounding(row)}"
+    place = f"{compared.unit} {compared.agreed + 1}"
+    return f"differs from {name} at {place}{apart}{_rounding(board, row)}"
 
 
-def _rounding(row: Row) -> str:
+def _rounding(board: Scoreboard, row: Row) -> str:
     """Why a column may differ from another one of its model; "" where it must not."""
-    precision = row.score.spec.get("precision", "")
-    declared = engines().get(row.score.spec.get("engine", ""))
-    exact = declared is None or not declared.exact or precision in declared.exact
+    engine, precision = (row.score.spec.get(part, "") for part in ("engine", "precision"))
+    library = board.columns[row.column].strategy.library
+    declared = library.declaration if library else engines().get(engine)
+    exact = declared is None or declared.demo or precision in declared.exact
     return (
         "" if exact or row.text != "changed" else f": {precision} rounds differently in wide passes"
     )

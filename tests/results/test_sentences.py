@@ -24,6 +24,7 @@ from backend.results.sentences import beside, doubt, headline, mark, outcome, re
 from backend.types import ModelSpec
 
 BF16, INT8 = ModelSpec(engine="torch", precision="bf16").parts, ModelSpec(precision="int8").parts
+GGUF = ModelSpec(engine="llamacpp", precision="gguf").parts
 
 KV, PAIRS = written(0, LONG, 0.1), written(1, LONG_PAIRS, 0.1)
 EQUAL, SLOW = written(1, LONG, 0.1), written(1, LONG, 0.2)
@@ -31,6 +32,7 @@ QUIET = Conditions(2, 0.0)
 WON = [*KV, *PAIRS, QUIET]
 CHANGED = [*PAIRS[:3], step(1, [7, 8], 0.1), *PAIRS[4:]]
 ROUNDED = [started(0, **BF16), *KV[1:], started(1, **BF16), *CHANGED[1:]]
+GGUF_ROUNDED = [started(0, **GGUF), *KV[1:], started(1, **GGUF), *CHANGED[1:]]
 FORCED = [
     replace(event, origins=["forced", "bonus"], drafted=0)
     if isinstance(event, Step) and event.drafted
@@ -148,6 +150,15 @@ TABLE: list[tuple[Words, str, list[Event], str]] = [
     ),
     (
         OUTCOME,
+        "llamacpp llamacpp:spec=ngram-simple",
+        GGUF_ROUNDED,
+        (
+            "differs from llama.cpp at token 4 (scores 1 apart): gguf rounds differently in wide "
+            "passes"
+        ),
+    ),
+    (
+        OUTCOME,
         "kv kv@int8",
         [*KV, started(1, **INT8), *CHANGED[1:]],
         "differs from KV reuse at token 4",
@@ -179,6 +190,12 @@ TABLE: list[tuple[Words, str, list[Event], str]] = [
         ),
     ),
     (WHY, "kv kv", [*KV, *EQUAL], "it did what KV reuse, column 1 does"),
+    (
+        WHY,
+        "llamacpp llamacpp",
+        [started(0, **GGUF), *KV[1:], started(1, **GGUF), *EQUAL[1:], again(1, LONG, 0.2)],
+        "it did what llama.cpp, column 1 does; 2 runs of its own",
+    ),
     (WHY, "kv lookup", [*KV, NO_GUESS, *EQUAL], "a draft is slow; it did what KV reuse does"),
     (
         WHY,
