@@ -193,7 +193,7 @@ def test_bench_names_the_column_that_failed_after_its_table() -> None:
     result = run(*BENCH, "-c", "stateless@torch/bf16")
     assert result.exit_code == 2
     assert "KV reuse" in result.stdout
-    assert result.stderr.splitlines()[-1].startswith("Stateless (torch/bf16), 2 prompts: ")
+    assert result.stderr.splitlines()[-1].startswith("Stateless (torch, bf16), 2 prompts: ")
 
 
 def test_tune_names_a_setting_that_a_race_takes(tmp_path: Path) -> None:
