@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from backend.errors import DerbyError, check_range
 from backend.grammar.sources import MAX_BYTES, MAX_PUBLIC_BYTES, GrammarSource, Kind
+from backend.models.files import is_path
 from backend.offer import Offer
 from backend.programs.parser import is_program, parse_program
 from backend.racing.models import usual_spec
@@ -158,7 +159,8 @@ def _target(form: Form, offer: Offer) -> ModelSpec:
 
 def usual_lineup(model: str, offer: Offer) -> str:
     """The line-up of whoever names none, on the model of that name; "": the first one."""
-    return "\n".join(usual_columns(model or offer.models[0]))
+    named = model if model and not is_path(model) else offer.models[0]  # a page takes no paths
+    return "\n".join(usual_columns(named))
 
 
 def _columns(form: Form, offer: Offer, target: ModelSpec) -> tuple[Column, ...]:
