@@ -13,7 +13,7 @@ import os
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -91,9 +91,7 @@ def named_servers() -> Mapping[str, Server]:
 
 
 def server_at(text: str) -> Server:
-    """The server of that name, or at that address, with its key and the address that paths such as
-    /completions follow: with /v1, which may be left out, or another such as /v3. Raises DerbyError.
-    """
+    """The server of that name, or at that address, with its key. Raises DerbyError."""
     servers = {text: Server(url=text)} if is_address(text) else named_servers()
     if text not in servers:
         raise DerbyError(
@@ -109,8 +107,16 @@ def server_at(text: str) -> Server:
     key = os.environ.get(variable, "") if variable else servers[text].key
     if variable and not key:
         raise DerbyError(f"The environment has no {variable!r:.60}, the key of {text}: set it.")
-    versioned = url if re.search(r"/v\d+\Z", url, re.ASCII) else f"{url}/v1"
-    return servers[text].model_copy(update={"url": versioned, "key": key})
+    return servers[text].model_copy(update={"url": url, "key": key})
+
+
+def local_port(text: str) -> int:
+    """The port of this machine where that server listens; 0: it runs elsewhere, or is none."""
+    with suppress(DerbyError, ValueError):  # a port beyond 65535
+        url = urlsplit(server_at(text).url)
+        if url.hostname in LOOPBACK:
+            return url.port or (443 if url.scheme == "https" else 80)
+    return 0
 
 
 class ServerModel:
@@ -125,15 +131,14 @@ class ServerModel:
     def stop(self) -> None: ...
 
     def answer(self, request: Request, settings: Settings, emit: Emit) -> None:
-        """See LibraryModel. A server that does not know the fields beyond OpenAI's is asked once
-        more without them, unless the request is another then.
+        """See LibraryModel. A server that does not know max_tokens, or the fields beyond OpenAI's,
+        is asked once more without, unless the request is another then.
         """
         from httpx import Client, Timeout
 
         server, name = server_at(settings["at"]), urlsplit(settings["at"]).netloc or settings["at"]
         keys = {"Authorization": f"Bearer {server.key}"} if server.key else {}
         client = Client(
-            base_url=server.url,
             headers={"Accept-Encoding": "identity"} | keys,
             timeout=Timeout(SILENCE, connect=CONNECT),
             # A proxy of the environment is not on the way to this machine.
@@ -141,27 +146,34 @@ class ServerModel:
         )
         with explained(f"The server {name}", server.key), client:
             chosen = "" if settings["model"] == ANY_MODEL else settings["model"]
-            model = chosen or server.model or _first_model(client)
+            client.base_url, first = _base_and_model(client, server.url)
+            model = chosen or server.model or first
             serving = Serving(f"{model or 'a model'} on {name}", "server")
             path, body, further = openai_body(request, model)
-            try:
-                stream_answer(client, path, body | further, emit, serving)
-            except WrongRequestError:
-                drawn = request.sampling
-                known = Sampling(drawn.temperature, top_p=drawn.top_p, seed=drawn.seed)
-                if drawn != known or request.ignore_eos:
-                    raise
-                stream_answer(client, path, body, emit, serving)
+            drawn = request.sampling
+            known = Sampling(drawn.temperature, top_p=drawn.top_p, seed=drawn.seed)
+            while True:
+                try:
+                    return stream_answer(client, path, body | further, emit, serving)
+                except WrongRequestError as error:
+                    if "max_completion_tokens" in str(error) and "max_tokens" in body:
+                        body["max_completion_tokens"] = body.pop("max_tokens")
+                    elif further and drawn == known and not request.ignore_eos:
+                        further = {}
+                    else:
+                        raise
 
 
-def _first_model(client: "Client") -> str:
-    """The first model that the server lists; "" if it lists none."""
-    with client.stream("GET", "models") as response:
-        body = beginning(response, 1 << 20)
-    try:
-        return printable(str(json.loads(body)["data"][0]["id"]))
-    except (ValueError, KeyError, IndexError, TypeError, RecursionError):
-        return ""  # not every server lists models
+def _base_and_model(client: "Client", url: str) -> tuple[str, str]:
+    """The base of paths such as /completions, and the first model listed there; "": none."""
+    # /v1 comes first, because llama.cpp's own /completions is not OpenAI's.
+    bases = [url] if re.search(r"/v\d+\Z", url, re.ASCII) else [f"{url}/v1", url]
+    for base in bases:
+        with client.stream("GET", f"{base}/models") as response:
+            body = beginning(response, 1 << 20)
+        with suppress(ValueError, KeyError, IndexError, TypeError, RecursionError):
+            return base, printable(str(json.loads(body)["data"][0]["id"]))
+    return bases[0], ""
 
 
 def openai_body(request: Request, model: str = "") -> tuple[str, dict[str, Any], dict[str, Any]]:
@@ -233,9 +245,10 @@ def stream_answer(
     """
     began, seconds, written, drafted, accepted, finish = perf_counter(), 0.0, 0, 0, 0, ""
     clock, latest, part = "", None, Part(seconds=0.0)
+    tokens = body.get("max_tokens") or body["max_completion_tokens"]
     with client.stream("POST", path, json=body) as response:
-        for message in _messages(response, SPARE_BYTES + TOKEN_BYTES * body["max_tokens"]):
-            text, finish = message.text, message.finish or finish
+        for message in _messages(response, SPARE_BYTES + TOKEN_BYTES * tokens):
+            text, finish = message.text, finish or message.finish or ""
             count = max(message.written - written, 0)
             if text or count:
                 clock = clock or ("network" if message.seconds is None else serving.clock)
@@ -262,6 +275,9 @@ def stream_answer(
             drafted, accepted = drafted + guessed, accepted + right
     if not finish:
         raise ServerError("broke off: try again.")
+    if finish in ("content_filter", "abort", "error"):  # OpenAI's, vLLM's: there was more to say
+        emit(part)
+        raise ServerError(f"ended the answer early ({finish}): try again, or ask something else.")
     emit(replace(part, finish="token limit" if finish == "length" else "end of text"))
 
 
@@ -274,13 +290,29 @@ def _at(*path: Any) -> Any:
     return Field(default=None, validation_alias=AliasPath(*path))
 
 
+class _Piece(Untrusted):
+    """A piece of content: text, or a thought in pieces (Mistral's)."""
+
+    text: "Content" = None
+    thinking: "Content" = None
+
+
+Content = str | list[_Piece] | None
+
+
+def _words(content: Content) -> str:
+    if isinstance(content, list):
+        return "".join(_words(piece.thinking) + _words(piece.text) for piece in content)
+    return content or ""
+
+
 class _Message(Untrusted):
     """What a message of a stream says; its numbers are of the whole answer so far."""
 
     error: Any = None
     thought: str | None = _at("choices", 0, "delta", "reasoning_content")
     thinking: str | None = _at("choices", 0, "delta", "reasoning")  # Ollama's, and vLLM's of late
-    chat: str | None = _at("choices", 0, "delta", "content")
+    chat: Content = _at("choices", 0, "delta", "content")
     plain: str | None = _at("choices", 0, "text")
     finish: str | None = _at("choices", 0, "finish_reason")
     usage_prompt: Count = _at("usage", "prompt_tokens")
@@ -295,7 +327,7 @@ class _Message(Untrusted):
 
     @property
     def text(self) -> str:
-        return "".join(filter(None, (self.thought or self.thinking, self.chat, self.plain)))
+        return "".join(map(_words, (self.thought or self.thinking, self.chat, self.plain)))
 
     @property
     def prompt(self) -> int:
@@ -326,8 +358,10 @@ def _messages(response: "Response", most: int) -> Iterator[_Message]:
         raise ServerError(strange)
     for line in _lines(response.iter_raw(), most):
         data = line.removeprefix(b"data:").strip()
-        if data == line.strip() or data == b"[DONE]":
+        if data == line.strip():
             continue
+        if data == b"[DONE]":  # all that some servers say of the end
+            data = b'{"choices": [{"finish_reason": "stop"}]}'
         try:
             message = read_json(_Message, data)
         except UntrustedError as error:

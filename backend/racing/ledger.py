@@ -1,41 +1,56 @@
 """Whose processor time it was while a race ran, so that one that others disturbed says so."""
 
 import multiprocessing
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 
+import psutil
+
 from backend.events import Conditions
+from backend.libraries.server import local_port
 from backend.machine import cores
 
 
 class Ledger:
-    """Begins when it is made."""
+    """Begins when it is made. `servers` belong to the race where their processes can be seen."""
 
-    def __init__(self) -> None:
-        self._total, self._others = _read()
+    def __init__(self, servers: Iterable[str] = ()) -> None:
+        self._servers = set(_listening({local_port(server) for server in servers} - {0}))
+        self._total, self._others = _read(self._servers)
 
     def conditions(self) -> Conditions:
         """What happened since the beginning."""
-        total, others = _read()
+        total, others = _read(self._servers)
         total, others = total - self._total, others - self._others
         # The clocks of system and process tick apart.
         return Conditions(cores(), min(1.0, max(0.0, others / total)) if total > 0 else 0.0)
 
 
-def _read() -> tuple[float, float]:
-    """Seconds of processor time so far: all there were, and those of others than this process, its
-    children, such as a library's server, and the page's own process.
-    """
-    import psutil
+def _listening(ports: Collection[int]) -> Iterator[psutil.Process]:
+    """The processes that listen at these ports."""
+    for process in psutil.process_iter() if ports else ():
+        with suppress(psutil.Error):  # another user's
+            for each in process.net_connections("tcp"):
+                if each.status == psutil.CONN_LISTEN and each.laddr.port in ports:
+                    yield process
 
+
+def _read(servers: Iterable[psutil.Process]) -> tuple[float, float]:
+    """Seconds of processor time so far: all there were, and those of others than this process and
+    the servers, their children, such as a library's server, and the page's own process.
+    """
     times = psutil.cpu_times()._asdict()
     # Linux counts what guests use as user time too.
     seconds = {name: value for name, value in times.items() if not name.startswith("guest")}
     total = sum(seconds.values())
     others = total - seconds.get("idle", 0.0) - seconds.get("iowait", 0.0)
-    page, process = multiprocessing.parent_process(), psutil.Process()
-    for child in (process, *process.children(recursive=True)):
+    page, race = multiprocessing.parent_process(), set[psutil.Process]()
+    for process in (psutil.Process(), *servers):
         with suppress(psutil.Error):  # it has ended, or may not be looked at
-            others -= sum(child.cpu_times()[:4])  # with those of its children that ended
+            race |= {process, *process.children(recursive=True)}
+    for process in race:
+        with suppress(psutil.Error):
+            others -= sum(process.cpu_times()[:4])  # with those of its children that ended
     if page is not None:  # whose worker this is
         with suppress(psutil.Error):
             others -= sum(psutil.Process(page.pid).cpu_times()[:2])

@@ -14,6 +14,7 @@ from backend.racing.ledger import Ledger
 from backend.racing.models import LoadedModels, Say
 from backend.racing.schedule import Lane, PhotoFinish, interleave
 from backend.strategies.column import Column
+from backend.strategies.libraries import SERVER
 from backend.text import takes_chats
 from backend.types import ModelSpec, Request
 
@@ -63,7 +64,8 @@ class Race:
             emit(Preparing(text))
 
         models.begin(column.target(self.target) for column in self.columns if column.strategy.loads)
-        request, ledger, finish = self._raw_if_needed(models, preparing), Ledger(), PhotoFinish()
+        request, finish = self._raw_if_needed(models, preparing), PhotoFinish()
+        ledger = Ledger(each.settings()["at"] for each in self.columns if each.name == SERVER.name)
         scratch = max(column.scratch_depth for column in self.columns)
 
         def lane_of(index: int) -> Lane:

@@ -5,9 +5,11 @@ Tables, files, the command line, the bench and the page read it; nothing else li
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from statistics import quantiles
 
 from backend.results.intervals import Ratio
-from backend.results.result import Row
+from backend.results.result import LEAST_TOKENS, Row
 
 NONE = DASH = "\N{EN DASH}"
 TIMES = "\N{MULTIPLICATION SIGN}"
@@ -130,11 +132,25 @@ def _rate(unit: str) -> Callable[[Row], float | None]:
     return lambda row: row.rate if row.rate and row.unit == unit else None
 
 
+def _gap(row: Row, percent: int) -> float | None:
+    """That percentile of the time between tokens; those of one step arrive together."""
+    moments = row.until.moments
+    arrivals = [moment.clock for moment in moments for _ in range(moment.tokens)]
+    gaps = [after - before for before, after in pairwise(arrivals)]
+    # A server may send text and count its tokens at the end alone.
+    if len(gaps) < LEAST_TOKENS or not moments[0].tokens:
+        return None
+    return quantiles(gaps, n=100, method="inclusive")[percent - 1] * 1e3
+
+
 FIGURES = (
     Figure("speedup", "speed-up", RATIO, lambda row: row.speedup.value or None),
     Figure("whole_time", "whole time", RATIO, lambda row: row.whole_time or None),
     Figure("ttft", "TTFT", MILLISECONDS, lambda r: r.score.ttft * 1e3 if r.score.steps else None),
     Figure("tpot", "TPOT", MILLISECONDS, _per_token),
+    Figure("itl_median", "ITL median", MILLISECONDS, lambda row: _gap(row, 50)),
+    Figure("itl_p95", "ITL p95", MILLISECONDS, lambda row: _gap(row, 95)),
+    Figure("itl_p99", "ITL p99", MILLISECONDS, lambda row: _gap(row, 99)),
     Figure("rate", "tokens/s", RATE, _rate("token")),
     Figure("characters", "characters/s", CHARACTERS, _rate("character")),
     Figure("baseline_rate", "baseline by then", OTHER, lambda row: row.baseline_rate or None),

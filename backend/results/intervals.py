@@ -59,7 +59,7 @@ WIDE = 0.1
 
 #: By how much runs of a column that runs alone differ, as the standard deviation of the rate's
 #: logarithm, and for how many degrees of freedom that counts beside those of the runs at hand.
-APART, FREEDOM = 0.03, 4
+BETWEEN_RUNS, FREEDOM = 0.03, 4
 
 #: Times that is drawn anew: the standard error is right to 4 %.
 DRAWS = 400
@@ -187,7 +187,7 @@ def _rates(runs: Sequence[Sequence[Commit]], moment: float) -> Floats:
     return np.asarray(rates)
 
 
-def apart(
+def unpaired(
     ours: Sequence[Sequence[Commit]], theirs: Sequence[Sequence[Commit]], moment: float
 ) -> Ratio:
     """How many times as fast the first of two columns is that did not take turns, from the runs of
@@ -204,7 +204,7 @@ def apart(
     if not freedom:
         return Ratio(value)
     squares = sum(float(each.var()) * len(each) for each in logarithms)
-    variance = (FREEDOM * APART**2 + squares) / (FREEDOM + freedom)
+    variance = (FREEDOM * BETWEEN_RUNS**2 + squares) / (FREEDOM + freedom)
     error = sqrt(variance * (1 / len(ours) + 1 / len(theirs)))
     passes = [sum(0 < commit.clock <= moment for commit in runs[0]) for runs in (ours, theirs)]
     price = log(passes[1] / passes[0]) if all(passes) else 0.0

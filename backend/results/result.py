@@ -15,7 +15,7 @@ from math import inf
 from typing import Literal
 
 from backend.events import CUT_SHORT
-from backend.results.intervals import UNKNOWN, Commit, Ratio, apart, paired, rate
+from backend.results.intervals import UNKNOWN, Commit, Ratio, paired, rate, unpaired
 from backend.results.scoreboard import ENDED, Score, Scoreboard, State
 from backend.results.texts import Sameness, Text, same_work, texts_of
 
@@ -294,7 +294,7 @@ def _ratio(
     pair = [(board.columns[i], board.scores[i], progress[i]) for i in (one, other)]
     if any(column.strategy.alone for column, _, _ in pair):
         ours, theirs = (_runs(score, own) for _, score, own in pair)
-        ratio = apart(ours, theirs, moment)
+        ratio = unpaired(ours, theirs, moment)
     else:
         ratio = paired(progress[one], progress[other], moment, over=over)
     alike = board.scores[one].clock == board.scores[other].clock

@@ -6,7 +6,7 @@ key goes to its server and nowhere else.
 import json
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -40,14 +40,16 @@ Message = dict[str, Any]
 
 @dataclass
 class Script:
-    """What to answer. A request with one of the fields `unknown` is called wrong; a stream that
-    `breaks` ends before its length; `held` is waited for before the last piece.
+    """What to answer. Models are listed below `base`. A request with a field of `unknown` is called
+    wrong in its words; a stream that `breaks` ends before its length; `held` is waited for before
+    the last piece.
     """
 
     pieces: Iterable[bytes] = ()
     status: int = 200
     kind: str = "text/event-stream; charset=utf-8"
-    unknown: str = "none"
+    base: str = "/v1"
+    unknown: Mapping[str, str] = field(default_factory=dict[str, str])
     breaks: bool = False
     held: threading.Event | None = None
     bodies: list[Message] = field(default_factory=list)
@@ -62,15 +64,17 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
-        self._send(200, "application/json", [b'{"data": [{"id": "tiny"}]}'])
+        status = 200 if self.path == f"{self.script.base}/models" else 404
+        self._send(status, "application/json", [b'{"data": [{"id": "tiny"}]}'] * (status == 200))
 
     def do_POST(self) -> None:
         script, length = self.script, int(self.headers["Content-Length"])
         script.bodies.append(json.loads(self.rfile.read(length)))
         script.paths.append(self.path)
         script.keys.add(self.headers["Authorization"])
-        if script.unknown in script.bodies[-1]:
-            self._send(400, "application/json", [b'{"error": "unknown field"}'])
+        refusals = [words for name, words in script.unknown.items() if name in script.bodies[-1]]
+        if refusals:
+            self._send(400, "application/json", [json.dumps({"error": refusals[0]}).encode()])
         else:
             self._send(script.status, script.kind, script.pieces, script.held, script.breaks)
 
@@ -118,7 +122,7 @@ def stream(*messages: Message) -> list[bytes]:
     return [b"data: " + json.dumps(each).encode() + b"\n\n" for each in messages]
 
 
-def chat(text: str, finish: str | None = None, **beside: Any) -> Message:
+def chat(text: str | list[Any], finish: str | None = None, **beside: Any) -> Message:
     choice = {"index": 0, "delta": {"content": text}, "finish_reason": finish}
     return {"choices": [choice], **beside}
 
@@ -147,6 +151,11 @@ CONTINUOUS = [
     *(chat(text, usage=usage(n)) for n, text in enumerate(TEXTS, 1)),
     chat("", "length", usage=usage(3)),
 ]
+PIECES = [
+    chat([{"type": "thinking", "thinking": [{"type": "text", "text": "One"}]}, {"type": "new"}]),
+    chat([{"type": "text", "text": " two"}, {"type": "text", "text": " three"}], "length"),
+    {"choices": [], "usage": usage(3)},
+]
 LLAMA_CPP = [
     chat(""),
     *(chat(text, timings=timings(n)) for n, text in enumerate(TEXTS, 1)),
@@ -155,21 +164,27 @@ LLAMA_CPP = [
 
 
 def raced(*columns: str, request: Request = REQUEST) -> tuple[list[Event], Scoreboard]:
-    race = Race(request, tuple(map(parse_column, columns)), FAKE)
+    """Each column runs once."""
+    race = Race(request, tuple(map(parse_column, columns)), FAKE, alone_from=0)
     events = events_of(race)
     return events, board_after(race.columns, events)
 
 
-def answered(request: Request, unknown: str = "none") -> tuple[Script, Scoreboard]:
+def answered(request: Request = REQUEST, at: str = "", **more: Any) -> tuple[Script, Scoreboard]:
     """What a server was asked by a column, and what came of it."""
-    script = Script(stream(*COUNTED), unknown=unknown)
+    script = Script(**dict[str, Any](pieces=stream(*COUNTED)) | more)
     with scripted(script) as address:
-        return script, raced(f"@{address}", request=request)[1]
+        return script, raced(f"@{address}{at}", request=request)[1]
 
 
 @pytest.mark.parametrize(
     ("messages", "length", "reason"),
-    [(PLAIN, 0, "end of text"), (COUNTED, 3, "end of text"), (CONTINUOUS, 3, "token limit")],
+    [
+        (PLAIN, 0, "end of text"),
+        (COUNTED, 3, "end of text"),
+        (CONTINUOUS, 3, "token limit"),
+        (PIECES, 3, "token limit"),
+    ],
 )
 def test_without_timings_text_is_timed_over_the_network(
     messages: list[Message], length: int, reason: str
@@ -184,6 +199,15 @@ def test_without_timings_text_is_timed_over_the_network(
     assert any(isinstance(event, Served) for event in events)
     assert score.model == f"tiny on {address.removeprefix('http://')}"
     assert not result_of(board).rows[1].speedup.known, "two machines have no common moment"
+
+
+@pytest.mark.parametrize(
+    ("last", "reason"), [([], "end of text"), ([chat("", "length")], "token limit")]
+)
+def test_a_mark_ends_a_stream_that_gives_no_reason(last: list[Message], reason: str) -> None:
+    pieces = [*stream(*PLAIN[:-1], *last), b"data: [DONE]\n\n"]
+    score = answered(pieces=pieces)[1].scores[0]
+    assert (score.state, score.reason, score.text) == ("done", reason, "One two three")
 
 
 def test_llama_cpps_own_clock_is_used_where_it_sends_one() -> None:
@@ -213,14 +237,42 @@ def test_the_request_is_the_races() -> None:
     assert (script.paths, script.bodies[0]["prompt"]) == (["/v1/completions"], "Why?")
 
 
+@pytest.mark.parametrize(
+    ("at", "listed", "base"),
+    [
+        ("", "/v1", "/v1"),
+        ("", "", ""),
+        ("", "/nowhere", "/v1"),
+        ("/v1/", "/v1", "/v1"),
+        ("/v3", "/nowhere", "/v3"),
+        ("/api", "/api/v1", "/api/v1"),
+        ("/v1beta/openai", "/v1beta/openai", "/v1beta/openai"),
+    ],
+)
+def test_v1_is_added_unless_models_are_listed_without(at: str, listed: str, base: str) -> None:
+    script, board = answered(at=at, base=listed)
+    assert (script.paths, board.scores[0].state) == ([f"{base}/chat/completions"], "done")
+
+
+NEWER = "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead."
+
+
+def test_the_newer_name_of_the_limit_is_used_where_the_older_one_is_refused() -> None:
+    """Behind the refusal of another field, too."""
+    script, board = answered(unknown={"timings_per_token": "unknown field", "max_tokens": NEWER})
+    assert (len(script.bodies), board.scores[0].text) == (3, "One two three")
+    assert script.bodies[-1]["max_completion_tokens"] == REQUEST.max_new_tokens
+
+
 def test_a_server_that_knows_fewer_fields_is_asked_for_less_if_that_is_the_same() -> None:
-    script, board = answered(REQUEST, "timings_per_token")
+    unknown = {"timings_per_token": "unknown field"}
+    script, board = answered(unknown=unknown)
     assert (len(script.bodies), board.scores[0].text) == (2, "One two three")
     for request in (
         Request("Hi", sampling=Sampling(0.7, min_p=0.1)),
         Request("Hi", ignore_eos=True),
     ):
-        script, board = answered(request, "timings_per_token")
+        script, board = answered(request, unknown=unknown)
         assert (len(script.bodies), board.scores[0].state) == (1, "failed")
         assert "unknown field" in board.scores[0].message
 
@@ -233,7 +285,7 @@ def test_texts_are_compared_by_character(at: int | None) -> None:
     with scripted(Script(stream(chat(other[:5]), chat(other[5:], "length")))) as url:
         _, board = raced("kv", f"@{url}")
     row = result_of(board).rows[1]
-    assert row.text == ("so far" if at is None else "different"), "it counts tokens of its own"
+    assert row.text == ("same" if at is None else "different")
     assert row.comparison.comparison
     assert row.comparison.comparison.parted == (at is not None)
     assert row.comparison.comparison.agreed == (len(text) if at is None else at)
@@ -264,6 +316,13 @@ def test_a_bad_server_fails_its_own_column_in_a_sentence(name: str) -> None:
     assert message.startswith(f"The server {address.removeprefix('http://')} ")
     assert reason in message
     assert "\n" not in message
+
+
+@pytest.mark.parametrize("finish", ["content_filter", "abort"])
+def test_an_answer_that_ends_early_is_shown_and_has_failed(finish: str) -> None:
+    score = answered(pieces=stream(*PLAIN[:-1], chat("", finish)))[1].scores[0]
+    assert (score.state, score.text) == ("failed", "One two three")
+    assert finish in score.message
 
 
 def test_nobody_there_is_a_sentence() -> None:
@@ -304,9 +363,9 @@ def test_the_operators_file_is_read_strictly(
     """An address is a host and perhaps a version; a key may stand in the environment."""
     servers.write_text('[mine]\nurl = "http://host"\nkey_variable = "MY_KEY"\n')
     for text, url in (
-        ("http://127.0.0.1:8080/", "http://127.0.0.1:8080/v1"),
+        ("http://127.0.0.1:8080/", "http://127.0.0.1:8080"),
         ("https://host.example/api/v3", "https://host.example/api/v3"),
-        ("http://[::1]:8080", "http://[::1]:8080/v1"),
+        ("http://[::1]:8080", "http://[::1]:8080"),
     ):
         assert server_at(text).url == url
     for text in ("http://me:key@host", "http://host/?key=1", "http://host/#a", "http://", "host"):

@@ -25,6 +25,7 @@ from backend.decoding.seams import Decision, Drafter
 from backend.engines.fake import FakeEngine
 from backend.errors import DerbyError
 from backend.events import (
+    Conditions,
     Decided,
     Event,
     Failed,
@@ -411,24 +412,65 @@ def test_what_the_engine_lets_through_is_named() -> None:
     assert not any(isinstance(event, Judged) for event in events), "there is no schema"
 
 
-#: Starts a busy program and leaves it to itself, so that it is nobody's child any more.
 BUSY = "import time\nwhile time.process_time() < 1: pass\n"
-APART = "import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', sys.argv[1]]).pid)"
+
+#: Is busy when it is first asked, and has nothing that anybody asks for.
+SERVER = f"""
+import socket
+with socket.create_server(("127.0.0.1", 0)) as server:
+    server.settimeout(60)
+    while True:
+        with server.accept()[0] as client:
+            client.recv(65536)
+            exec({BUSY!r})
+            client.sendall(b"HTTP/1.1 404 Not Found\\r\\nContent-Length: 0\\r\\n\\r\\n")
+"""
+
+#: Starts a program and leaves it to itself, so that it is nobody's child any more.
+APART = """
+import subprocess, sys
+command = [sys.executable, "-c", sys.argv[1]]
+print(subprocess.Popen(command, stdout=subprocess.DEVNULL).pid)
+"""
+
+
+def apart(program: str) -> psutil.Process:
+    command = [sys.executable, "-c", APART, program]
+    return psutil.Process(int(subprocess.check_output(command)))
+
+
+class Others:
+    """Seconds of others, on all cores, since the beginning; `but` a share of the time."""
+
+    def __init__(self) -> None:
+        self.ledger, self.begun = Ledger(), time.monotonic()
+
+    def seconds(self, but: float = 0.0) -> float:
+        share = self.ledger.conditions().others - but
+        return share * (psutil.cpu_count() or 1) * (time.monotonic() - self.begun)
 
 
 def test_another_program_is_told_from_the_race_itself_and_from_its_own_children() -> None:
     """What ran in children, such as a library's server, was "other programs"."""
-
-    def seconds() -> float:
-        """Of others, on all cores, since the ledger began."""
-        return ledger.conditions().others * (psutil.cpu_count() or 1) * (time.monotonic() - begun)
-
-    ledger, begun = Ledger(), time.monotonic()
+    others = Others()
     with subprocess.Popen([sys.executable, "-c", BUSY]) as child:
         child.wait()
-    quiet = seconds()
-    apart = [sys.executable, "-c", APART, BUSY]
-    pid = int(subprocess.run(apart, capture_output=True, text=True, check=True).stdout)
-    until(lambda: not alive(pid))
-    assert seconds() - quiet > 0.7
-    assert 0 < ledger.conditions().others <= 1
+    quiet = others.seconds()
+    busy = apart(BUSY)
+    until(lambda: not alive(busy.pid))
+    assert others.seconds() - quiet > 0.7
+    assert 0 < others.ledger.conditions().others <= 1
+
+
+def test_a_server_on_this_machine_belongs_to_the_race() -> None:
+    """Also one that was started elsewhere, and is nobody's child here."""
+    server = apart(SERVER)
+    try:
+        until(lambda: server.net_connections("tcp"))
+        at = f"@http://127.0.0.1:{server.net_connections('tcp')[0].laddr.port}"
+        others = Others()
+        events = events_of(Race(REQUEST, (parse_column(at), parse_column("@nowhere")), FAKE))
+        (conditions,) = [event for event in events if isinstance(event, Conditions)]
+        assert others.seconds(but=conditions.others) > 0.7
+    finally:
+        server.kill()

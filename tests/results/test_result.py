@@ -8,12 +8,14 @@ from dataclasses import replace
 from itertools import pairwise
 from math import log, sqrt
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scoreboards import LONG, LONG_PAIRS, SINGLE, again, board_of, started, step, written
 
 from backend.events import Conditions, Event, Failed, Fed, Finished, Served, Step
+from backend.results.figures import figure
 from backend.results.intervals import Ratio
 from backend.results.result import (
     LEAST_TOKENS,
@@ -53,8 +55,25 @@ def test_the_speed_up_is_of_the_moment_at_which_the_first_column_ends() -> None:
     assert (result.texts, quick.text) == ("same", "same")
 
 
+BLOCKS = st.lists(st.tuples(st.floats(0.01, 0.2), st.integers(1, 5)), min_size=25, max_size=60)
+
+
+@given(BLOCKS)
+def test_token_gaps_are_those_of_arrivals(blocks: list[tuple[float, int]]) -> None:
+    """Tokens of a step come together. A server that counts at the end alone tells no arrivals."""
+    names, size = ("itl_median", "itl_p95", "itl_p99"), sum(size for _, size in blocks)
+    steps = [step(0, [0] * size, seconds) for seconds, size in blocks]
+    (row,) = raced("kv", started(0), step(0, [0], 1.0), *steps).rows
+    gaps = [gap for seconds, size in blocks for gap in (seconds, *[0.0] * (size - 1))]
+    expected = np.percentile(gaps, (50, 95, 99)) * 1e3
+    assert [figure(name).value(row) for name in names] == pytest.approx(expected, abs=1e-6)
+    uncounted = [replace(each, tokens=[], origins=[], gaps=[]) for each in steps]
+    (row,) = raced("kv", started(0), *uncounted, step(0, [0] * size, 0.1)).rows
+    assert {figure(name).value(row) for name in names} == {None}
+
+
 @given(
-    st.lists(st.tuples(st.floats(0.01, 0.2), st.integers(1, 5)), min_size=25, max_size=60),
+    BLOCKS,
     st.lists(st.floats(0.01, 0.2), min_size=25, max_size=120),
     st.floats(0.05, 1),
 )
