@@ -134,9 +134,8 @@ def titled(models: Sequence[str], engines: Sequence[str]) -> Mapping[str, str]:
                 f"There is no model {name!r}: write a folder or GGUF file starting with '/', '.' "
                 "or '~', or a Hub id such as owner/model."
             )
-        number, stem, suffix = 2, title, ""
-        if is_gguf(title):
-            stem, suffix = title[: -len(SUFFIX)], title[-len(SUFFIX) :]
+        number, end = 2, -len(SUFFIX) if is_gguf(title) else len(title)
+        stem, suffix = title[:end], title[end:]
         while {BUILT_IN: BUILT_IN, **titles}.get(title, place) != place:
             title, number = f"{stem}-{number}{suffix}", number + 1
         titles[title] = place

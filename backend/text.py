@@ -124,16 +124,15 @@ class Tokenizer(ABC):
         return sha256(entries.encode()).hexdigest()[:16]
 
 
+NO_TEMPLATE = "This model has no chat template: switch the template off (--raw)."
+
+
 def require_template(folder: Path) -> None:
     """Raise DerbyError for a model whose files hold no chat template, before it is loaded."""
     config = folder / "tokenizer_config.json"
     stated = config.is_file() and '"chat_template"' in config.read_text("utf-8", "replace")
     if not stated and not any(folder.glob("*chat_template*")):
-        raise _no_template()
-
-
-def _no_template() -> DerbyError:
-    return DerbyError("This model has no chat template: switch the template off (--raw).")
+        raise DerbyError(NO_TEMPLATE)
 
 
 def takes_chats(tokenizer: Tokenizer) -> bool:
@@ -196,7 +195,7 @@ class HfTokenizer(Tokenizer):
 
     def _rendered(self, messages: Messages, **options: bool) -> str:
         if not self.fast.chat_template:
-            raise _no_template()
+            raise DerbyError(NO_TEMPLATE)
         return self.fast.apply_chat_template(
             messages, tokenize=False, add_generation_prompt=True, **options
         )

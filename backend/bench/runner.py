@@ -82,7 +82,7 @@ def raced(race: Race, models: LoadedModels, say: Say = lambda _: None) -> Scoreb
 
 def whole(board: Scoreboard) -> Scoreboard:
     """The same board. Raises DerbyError if a column failed."""
-    for column, score in zip(board.columns, board.scores, strict=True):
+    for name, score in zip(board.names, board.scores, strict=True):
         if score.state != "done":
-            raise DerbyError(f"{column.label} did not finish: {score.message}")
+            raise DerbyError(f"{name} did not finish: {score.message}")
     return board

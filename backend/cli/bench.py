@@ -80,13 +80,9 @@ def bench(
     as_json: options.AsJson = False,
 ) -> None:
     """Measure every column alone, warmed up, on a set of prompts. Can be continued."""
-    target, models = options.target_of(model, engine, precision, device), LoadedModels()
-    columns = tuple(map(parse_column, column or usual_columns(model)))
-    if not (column or cluster):
-        columns = options.runnable(columns, target, models, chat=False)
     plan = Plan(
         options.prompts_of(prompts, limit),
-        columns,
+        tuple(map(parse_column, column or usual_columns(model))),
         Request(
             "-",
             max_new_tokens,
@@ -95,7 +91,7 @@ def bench(
             ignore_eos=fixed_length,
             thinking=thinking,
         ),
-        target,
+        options.target_of(model, engine, precision, device),
         anywhere=bool(cluster),
     )
     file = RowFile(rows, plan)
@@ -104,7 +100,7 @@ def bench(
             file.add(row)
     elif remaining(plan, file.rows):
         wait_for_quiet(wait, say)
-        for row in run(plan, file.rows, partial(raced, models=models, say=say), say):
+        for row in run(plan, file.rows, partial(raced, models=LoadedModels(), say=say), say):
             file.add(row)
     summary = results(measured(plan, file.rows))
     over_all = [result for result in summary if result.category == ALL]
@@ -115,8 +111,10 @@ def bench(
         if len(summary) > len(over_all):
             print(by_category(summary))
     say(conclusion(plan, over_all, file.rows))
-    if failed := failures(plan, file.rows):
-        raise DerbyError("\n".join(failed))
+    if failed := "\n".join(failures(plan, file.rows)):
+        if column or not over_all:
+            raise DerbyError(failed)
+        say(failed)
 
 
 def print_table(title: str, headings: Sequence[str], lines: Iterable[Sequence[str]]) -> None:

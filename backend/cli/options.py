@@ -9,10 +9,8 @@ from backend import types
 from backend.bench.prompts import PROMPTS, Prompt, read_prompts, sample
 from backend.cli.console import say
 from backend.engines.registry import device_help, engine_help, precision_help
-from backend.models.files import BUILT_IN, is_gguf
-from backend.racing.models import LoadedModels, usual_spec
-from backend.results.figures import listed
-from backend.strategies.column import Column, OwnModel
+from backend.racing.models import usual_spec
+from backend.strategies.column import OwnModel
 from backend.strategies.registry import strategies
 from backend.types import ModelSpec
 
@@ -71,22 +69,6 @@ def target_of(model: str, engine: str, precision: str, device: str) -> ModelSpec
     """
     spec = OwnModel(model, engine, precision, device).over(ModelSpec())
     return spec if precision else usual_spec(spec, say)
-
-
-def runnable(
-    columns: tuple[Column, ...], target: ModelSpec, models: LoadedModels, *, chat: bool
-) -> tuple[Column, ...]:
-    """Of a model's usual columns those that it can run, by its self-test; says which it cannot.
-    Raises DerbyError for a model that cannot be had, or has no chat template where it needs one.
-    """
-    if target.name == BUILT_IN or is_gguf(target.name):  # these run all that they usually have
-        return columns
-    if chat:
-        models.require_template(target, say)
-    guesses = models.get(target, say).guesses
-    if out := [column.title for column in columns if not column.runs_on(guesses)]:
-        say(f"{target} cannot check what {listed(out)} would guess: the others run.")
-    return tuple(column for column in columns if column.runs_on(guesses))
 
 
 def prompts_of(file: Path | None, limit: int) -> tuple[Prompt, ...]:

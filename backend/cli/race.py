@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -26,9 +25,7 @@ from backend.events import Event, to_json
 from backend.export.tables import files_of
 from backend.grammar.sources import grammar_from_file
 from backend.models.files import BUILT_IN
-from backend.programs.parser import is_program
 from backend.racing.hosts import InlineHost
-from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.records.file import load, require_folder, save
 from backend.records.record import board as board_of
@@ -133,11 +130,6 @@ def race(
         require_folder(file)
     if save_cache is not None and entered.saved_column is None:
         raise DerbyError("No column here keeps a cache to be saved: add kv.")
-    models = LoadedModels()
-    if not column:
-        chat = request.chat and not is_program(prompt)
-        columns = options.runnable(columns, target, models, chat=chat)
-        entered = replace(entered, columns=columns)
     board, events = Scoreboard(columns), list[Event]()
     with _interrupt(board) as interrupted, live(board, as_json=as_json) as draw:
 
@@ -146,16 +138,16 @@ def race(
             board.add(event)
             draw(event)
 
-        InlineHost(models).run(entered, add, interrupted.is_set)
+        InlineHost().run(entered, add, interrupted.is_set)
     if not as_json and any(score.state != "failed" or score.steps for score in board.scores):
         conclude(board)  # else the sentences at the end say all there is
     if record is not None:
         save(recorded(request, columns, entered.target, events), record)
     if interrupted.is_set():
         raise KeyboardInterrupt  # ends as any other command that is interrupted
-    failures = {score.message for score in board.scores if score.state == "failed"}
-    if failures:
-        raise DerbyError("\n".join(sorted(failures)))
+    failures = [score.message for score in board.scores if score.state == "failed"]
+    if failures and (column or len(failures) == len(columns)):  # else the model cannot run them
+        raise DerbyError("\n".join(sorted({*failures})))
 
 
 @contextmanager

@@ -18,9 +18,6 @@ WIDTH, MARGIN, TOP, COLUMN, FOOT = 1200, 44, 190, 78, 90
 #: Where bars begin, how long the longest may be, and where numbers end.
 BEGIN, LENGTH, RIGHT = 320, 500, WIDTH - MARGIN
 
-#: Of names: sizes of letters, how many fit beside a bar, and in how many lines.
-SIZES = ((26, 18, 1), (18, 24, 2), (14, 31, 3))
-
 INK, SOFT, FAINT, PLAIN, WINNER = "#1b2430", "#566273", "#eef1f5", "#64748b", "#00704e"
 
 
@@ -66,8 +63,14 @@ def _bar(row: Row, text: str, y: float, unit: float, result: Result) -> list[str
     its number; of a noisy race the interval alone.
     """
     colour = WINNER if row.column in result.leaders else PLAIN
+    # What differs from other columns stands below the title; the longer, the smaller.
+    title, bracket, rest = row.name.partition(" (")
+    lines = [title, _cut(f"({rest}", 56)] if bracket else [title]
     parts = [
-        *_name(row.name, y + 26),
+        *(
+            _text(MARGIN, y + place, line, min(size, 470 // len(line)), bold=True)
+            for line, place, size in zip(lines, (10 if bracket else 24, 32), (26, 18), strict=False)
+        ),
         _text(MARGIN, y + 52, text, 20, SOFT),
         _box(BEGIN, y + 8, LENGTH, 30, FAINT),
         _box(BEGIN, y + 8, row.speedup.value * unit, 30, colour),
@@ -80,15 +83,6 @@ def _bar(row: Row, text: str, y: float, unit: float, result: Result) -> list[str
     number = factor(row.speedup.value) if known else "failed" if row.message else ""
     parts += [_text(RIGHT, y + 30, number + span(row.speedup), 28, colour, "end", bold=True)]
     return [*parts, _text(RIGHT, y + 56, beside(row), 20, SOFT, "end")]
-
-
-def _name(name: str, y: float) -> list[str]:
-    """A column's name, the longer, the smaller, in lines of which the last stands at `y`."""
-    fitting = (each for each in SIZES if len(wrap(name, each[1])) <= each[2])
-    size, letters, most = next(fitting, SIZES[-1])
-    lines = wrap(name, letters, max_lines=most, placeholder="...")
-    places = (y - 1.2 * size * above for above in reversed(range(len(lines))))
-    return [_text(MARGIN, *place, size, bold=True) for place in zip(places, lines, strict=True)]
 
 
 def _cut(text: str, most: int) -> str:

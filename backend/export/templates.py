@@ -154,9 +154,6 @@ def _exported(name: str, precision: str, folder: str) -> str:
 
 ADDRESS = "http://127.0.0.1:8080"
 
-#: The flags that name a file, and those with which llama.cpp fetches it from the Hub itself.
-BY_QUANTISATION = {"--model": "--hf-repo", "--model-draft": "--hf-repo-draft"}
-
 #: What of a request is for the column's clock.
 TIMING = ("stream", "timings_per_token")
 
@@ -169,10 +166,10 @@ def llamacpp_code(spec: ModelSpec, request: Request, settings: Settings) -> Iter
     if settings["draft"] != NO_DRAFT:
         more, draft = _fetched(settings["draft"], "draft")
         fetching, settings = [*fetching, *more], {**settings, "draft": draft}
-    named = [name for name in (file, settings["draft"]) if ":" in name and HUB_ID.fullmatch(name)]
     words = iter(server_flags(file, request, settings, spec.device))
     flags = (
-        f"  {BY_QUANTISATION.get(flag, flag) if value in named else flag} {shell(value)} \\"
+        # What has no file's name llama.cpp fetches itself.
+        f"  {flag.replace('model', 'hf-repo') if ':' in value else flag} {shell(value)} \\"
         for flag, value in zip(words, words, strict=True)
     )
     if str(body.get("grammar", "")).startswith("%llguidance"):

@@ -337,15 +337,11 @@ def _patterns(file: str) -> tuple[Sequence[str], Sequence[str]]:
 
 def _gguf_in(folder: Path, file: str) -> Path:
     """The GGUF file of a fetched repository, or the first of its parts."""
-
-    def fits(name: str, patterns: Sequence[str]) -> bool:
-        return any(fnmatchcase(name, pattern) for pattern in patterns)
-
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
     wanted, unwanted = _patterns(file)
-    names = (path.relative_to(folder).as_posix() for path in folder.rglob("*"))
-    fitting = (name for name in names if fits(name, wanted) and not fits(name, unwanted))
-    # Others have more in front of their quantisation.
-    return folder / min(fitting, key=lambda name: (len(name), name), default=file)
+    fitting = [name for name in names if any(fnmatchcase(name, each) for each in wanted)]
+    fitting = [name for name in fitting if not any(fnmatchcase(name, each) for each in unwanted)]
+    return folder / min(fitting, key=len, default=file)  # others have more in front of it
 
 
 #: Folders that this process has asked the Hub about: a model stays the same until the next start.

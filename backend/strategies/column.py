@@ -1,7 +1,7 @@
 """A column of a race: a strategy with its settings and, if it wants, a model of its own."""
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from backend.strategies.settings import (
     Setting,
     grammar_choice,
 )
-from backend.types import Guesses, ModelSpec
+from backend.types import ModelSpec
 from backend.untrusted import read_as
 
 
@@ -75,21 +75,15 @@ class Column:
         gist = strategy.gist if isinstance(strategy.gist, str) else strategy.gist(self.settings())
         return gist.replace("{grammar}", keeps_to) or strategy.description
 
-    @property
-    def label(self) -> str:
-        """The title, with all that is not usual of the column."""
-        return _named(self.title, self.traits().values())
-
     def traits(self) -> dict[str, str]:
-        """What is not usual of the column, in words: its model, where that runs, and its settings;
-        models by their short names.
+        """What is not usual of the column, in words: its model by its short name, where that runs,
+        and its settings.
         """
         model, changed = self.model, self.changed()
-        traits = {"model": short_title(model.name)}
-        traits |= {name: getattr(model, name) for name in ("engine", "precision", "device")}
-        if self.name == SERVER.name:  # where it is and what it runs, in their own words
-            changed |= {"at": self.settings()["at"].removeprefix("http://")}
-            traits = {name: changed.pop(name, "") for name in ("at", "model")}
+        traits = {"model": short_title(model.name), "engine": model.engine}
+        traits |= {"precision": model.precision, "device": model.device}
+        if self.name == SERVER.name:  # in their own words
+            traits, changed = {**changed, "at": self.settings()["at"].removeprefix("http://")}, {}
         for name, text in changed.items():
             traits[name] = f"{name}={short_title(text) if name in self.drafts else text}"
         return {name: text for name, text in traits.items() if text}
@@ -213,18 +207,13 @@ class Column:
             return strategy.keeps_cache and not strategy.guesses
         return strategy.equivalent(self.settings()) == Equivalent()
 
-    def runs_on(self, guesses: Guesses) -> bool:
-        """Whether a model whose passes check these guesses can run it."""
-        needs = {"none": self.strategy.guesses, "chains": self.scratch_depth > 0, "trees": False}
-        return not needs[guesses]
-
     @property
     def scratch_depth(self) -> int:
         """Positions beyond the last token that scratch rows may reach."""
         return self.strategy.scratch_depth(self.settings())
 
 
-#: Traits in which columns of different strategies are compared by their names, too.
+#: Traits in which columns of all strategies are compared by their names.
 _SHARED = {"model", "engine", "precision", "device", "grammar"}
 
 
@@ -232,31 +221,25 @@ def names_of(columns: Sequence[Column]) -> list[str]:
     """What to call each column of a line-up: its title, with what differs within the line-up and
     nothing else, and a number where nothing does.
     """
-    traits = [column.traits() for column in columns]
+    traits = [(column, column.traits()) for column in columns]
 
-    def differs(column: Column, trait: str) -> bool:
+    def differs(column: Column, trait: str, text: str) -> bool:
         # That a column of the strategy Grammar has a grammar is no news.
         shared = trait in _SHARED and not (trait == "grammar" and column.strategy.grammar)
-        peers = {
-            theirs.get(trait)
-            for other, theirs in zip(columns, traits, strict=True)
+        return any(
+            theirs.get(trait) != text
+            for other, theirs in traits
             if other.name == column.name or (shared and other.strategy.loads)
-        }
-        return len(peers) > 1
+        )
 
-    names = [
-        _named(column.title, [text for name, text in own.items() if differs(column, name)])
-        for column, own in zip(columns, traits, strict=True)
-    ]
+    names: list[str] = []
+    for column, own in traits:
+        text = ", ".join(text for trait, text in own.items() if differs(column, trait, text))
+        names.append(f"{column.title} ({text})" if text else column.title)
     return [
         f"{name} #{names[: index + 1].count(name)}" if names.count(name) > 1 else name
         for index, name in enumerate(names)
     ]
-
-
-def _named(title: str, differences: Iterable[str]) -> str:
-    text = ", ".join(differences)
-    return f"{title} ({text})" if text else title
 
 
 def baseline_of(columns: Sequence[Column], without: Collection[int] = ()) -> int | None:
