@@ -68,7 +68,7 @@ def _bar(row: Row, text: str, y: float, unit: float, result: Result) -> list[str
     lines = [title, _cut(f"({rest}", 56)] if bracket else [title]
     parts = [
         *(
-            _text(MARGIN, y + place, line, min(size, 470 // len(line)), bold=True)
+            _text(MARGIN, y + place, line, min(size, 450 // len(line)), bold=True)
             for line, place, size in zip(lines, (10 if bracket else 24, 32), (26, 18), strict=False)
         ),
         _text(MARGIN, y + 52, text, 20, SOFT),
