@@ -1,6 +1,5 @@
 """Reads by pydantic what somebody sent or stored: what is wrong with it becomes one sentence."""
 
-import re
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -15,20 +14,10 @@ _SHOWN = 60
 #: What a JSON value begins with, or is followed by: they count how many values a text may hold.
 _COUNTED = (b",", b"[", b"{")
 
-#: Pydantic's words, and plainer ones.
-_WORDS = {
-    r"^\w+ should": "it must",
-    "^Unable to parse .*": "it must be a smaller number",
-    ", unable to .*": "",
-    "a valid boolean": "true or false",
-    "a valid integer": "a whole number",
-}
-
 
 class Untrusted(BaseModel):
     """Fields that somebody sent, each of its declared type; unknown ones are ignored, or refused
-    with `extra="forbid"`, within its dataclasses, too. A field's `title` is what a sentence calls
-    it.
+    with `extra="forbid"`, within its dataclasses, too.
     """
 
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore", allow_inf_nan=False)
@@ -63,7 +52,7 @@ def _read(kind: Any, name: str, validate: Callable[[TypeAdapter[Any]], Any]) -> 
     try:
         return validate(_adapter(kind))
     except ValidationError as error:
-        raise UntrustedError(_fault(error, kind, name)) from error
+        raise UntrustedError(_fault(error, name)) from error
 
 
 @lru_cache(maxsize=512)
@@ -71,26 +60,12 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-def _fault(error: ValidationError, kind: Any, name: str) -> str:
+def _fault(error: ValidationError, name: str) -> str:
     """The first thing that is wrong: where, what stands there, and pydantic's words on it."""
     first = error.errors(include_url=False)[0]
-    place, message = first["loc"], first["msg"].rstrip(".")
-    field = getattr(kind, "__pydantic_fields__", {}).get(place[0]) if place else None
-    where = getattr(field, "title", None) or (_shown(".".join(map(str, place))) if place else name)
-    match first["type"]:
-        case "missing":
-            return f"{where} is missing"
-        case "extra_forbidden" | "unexpected_keyword_argument":
-            return f"{where} is not known"
-        case "json_invalid":
-            return f"{where} is not JSON ({message.removeprefix('Invalid JSON: ')})"
-        case "value_error":
-            clause = message.removeprefix("Value error, ")
-            return f"{where}: {clause}" if place else clause
-        case _:
-            for words, plain in _WORDS.items():
-                message = re.sub(words, plain, message)
-            return f"{where} is {_shown(first['input'])}; {message}"
+    where = _shown(".".join(map(str, first["loc"]))) if first["loc"] else name
+    value = "" if first["type"] == "missing" else f" is {_shown(first['input'])}"
+    return f"{where}{value}: {first['msg'].rstrip('.')}"
 
 
 def _shown(value: object) -> str:

@@ -6,7 +6,6 @@ from pathlib import Path
 from gradio import Blocks, themes
 from starlette.middleware import Middleware
 
-from backend.errors import DerbyError
 from page.guests import Guests
 
 ASSETS = Path(__file__).resolve().parent.parent / "assets"
@@ -41,7 +40,7 @@ SESSIONS = 200
 
 def serve(demo: Blocks, host: str, port: int, line: int, root: str = "", *, share: bool) -> str:
     """Serve the page from a thread of its own, with at most `line` waiting races, below the path
-    `root` of a proxy's, and return its address. Raises DerbyError if the port is taken.
+    `root` of a proxy's, and return its address.
     """
     bound = "0.0.0.0" if "SPACE_ID" in os.environ else host.strip("[]")  # noqa: S104 (as Spaces ask)
     demo.queue(api_open=False, max_size=line)
@@ -52,33 +51,28 @@ def serve(demo: Blocks, host: str, port: int, line: int, root: str = "", *, shar
     theme = themes.Base(primary_hue="blue", neutral_hue="slate", font=fonts, font_mono=mono)
     light = {name: colours[0] for name, colours in COLOURS.items()}
     dark = {f"{name}_dark": colours[1] for name, colours in COLOURS.items()}
-    try:
-        _, address, shared = demo.launch(
-            server_name=f"[{bound}]" if ":" in bound else bound,
-            server_port=port,
-            share=share,
-            prevent_thread_lock=True,
-            root_path=root or None,
-            theme=theme.set(**light, **dark, color_accent="*link_text_color"),
-            favicon_path=ASSETS / "favicon.svg",
-            css_paths=ASSETS / "page.css",
-            head=f"<script>{(ASSETS / 'page.js').read_text(encoding='utf-8')}</script>",
-            footer_links=["api"],
-            run_history=False,
-            enable_monitoring=False,
-            strict_cors=True,
-            max_file_size=1,  # nothing is ever uploaded
-            ssr_mode=False,
-            pwa=False,
-            mcp_server=True,
-            quiet=True,
-            state_session_capacity=SESSIONS,
-            app_kwargs={"middleware": [Middleware(Guests)], "docs_url": None, "redoc_url": None},
-        )
-    except OSError as error:  # as gradio says that the port is taken
-        raise DerbyError(
-            f"Nothing can be served at {host}, port {port}: choose another."
-        ) from error
+    _, address, shared = demo.launch(
+        server_name=f"[{bound}]" if ":" in bound else bound,
+        server_port=port,
+        share=share,
+        prevent_thread_lock=True,
+        root_path=root or None,
+        theme=theme.set(**light, **dark, color_accent="*link_text_color"),
+        favicon_path=ASSETS / "favicon.svg",
+        css_paths=ASSETS / "page.css",
+        head=f"<script>{(ASSETS / 'page.js').read_text(encoding='utf-8')}</script>",
+        footer_links=["api"],
+        run_history=False,
+        enable_monitoring=False,
+        strict_cors=True,
+        max_file_size=1,  # nothing is ever uploaded
+        ssr_mode=False,
+        pwa=False,
+        mcp_server=True,
+        quiet=True,
+        state_session_capacity=SESSIONS,
+        app_kwargs={"middleware": [Middleware(Guests)], "docs_url": None, "redoc_url": None},
+    )
     if demo.mcp_server_obj:  # else gradio forgets who asked, and a call that is cancelled runs on
         demo.mcp_server_obj.manager.stateless = False
     return shared or address

@@ -35,6 +35,7 @@ LIMITS = (
     "write NAME=VALUE with one of columns, tokens, prompt_characters, seconds, line, models, "
     "benchmark_races, hub."
 )
+NO_INTEGER = "Input should be a valid integer, unable to parse string as an integer."
 
 
 def form(**changes: Any) -> Callable[[], object]:
@@ -100,9 +101,15 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (form(prompt="a\ud800"), "Character 2 of the prompt (U+D800) is invalid: remove it."),
     (form(prompt='{{gen "a"'), r"Line 1, column 1: {{ without }}; for plain text write \{{."),
     (form(temperature=9.0), "temperature is 9.0; it must lie between 0.0 and 5.0."),
-    (form(temperature="warm"), "Temperature is 'warm'; it must be a valid number."),
-    (form(top_p=float("nan")), "Top-p is nan; it must be a finite number."),
-    (form(tempreature=1), "'tempreature' is not known."),
+    (
+        form(temperature="warm"),
+        (
+            "'temperature' is 'warm': Input should be a valid number, unable to parse string as a "
+            "number."
+        ),
+    ),
+    (form(top_p=float("nan")), "'top_p' is nan: Input should be a finite number."),
+    (form(tempreature=1), "'tempreature' is 1: Extra inputs are not permitted."),
     (
         form(seed=2**70),
         "seed is 1180591620717411303424; it must lie between 0 and 9223372036854775807.",
@@ -115,24 +122,12 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
         own(" "),
         "Line 1 of the line-up: The grammar is empty: write one or choose a ready-made one.",
     ),
-    (
-        schema('{"const": 1e999999999}'),
-        (
-            "The JSON Schema's constant 1E+999999999 is no double below 2^63, which is what a "
-            "grammar can hold: write it as a string."
-        ),
-    ),
-    (
-        schema(r'{"const": "\ud800"}'),
-        r"The JSON Schema has half a surrogate pair, such as \ud83d: write the character itself.",
-    ),
     (schema('{"const":' + "[" * 9000), "The JSON Schema nests too deeply: make it flatter."),
-    (schema("9" * 5000), "A number of the JSON Schema is too long: write fewer digits."),
     (
         schema('{"properties": {"a": {"$ref": "#", "minProperties": 1}}}'),
         (
-            "The JSON Schema has keywords beside a $ref to # from within it, which a grammar "
-            "cannot follow: move them there."
+            "The JSON Schema cannot be followed (circular references with sibling keys are not "
+            "supported: json-schema:///#): mend or simplify that part."
         ),
     ),
     (
@@ -155,14 +150,20 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
         "13 runs are more than the 12 that a benchmark may have here: give fewer prompts.",
     ),
     (benchmark("a" * 300_000), "The prompts have 300,000 characters; 200,000 are allowed."),
-    (limit("columns"), "The limit 'columns' is ''; it must be a whole number."),
+    (limit("columns"), f"The limit 'columns' is '': {NO_INTEGER}"),
     (limit("colums=3"), f"There is no limit 'colums': {LIMITS}"),
-    (limit("columns=-1"), "The limit 'columns' is '-1'; it must be greater than or equal to 1."),
-    (limit("tokens=1e3"), "The limit 'tokens' is '1e3'; it must be a whole number."),
+    (
+        limit("columns=-1"),
+        "The limit 'columns' is '-1': Input should be greater than or equal to 1.",
+    ),
+    (limit("tokens=1e3"), f"The limit 'tokens' is '1e3': {NO_INTEGER}"),
     (limit("=3"), f"There is no limit '': {LIMITS}"),
     (
         limit(f"columns={'9' * 1_000_000}"),
-        f"The limit 'columns' is '{'9' * 53} [...]; it must be a smaller number.",
+        (
+            f"The limit 'columns' is '{'9' * 53} [...]: Unable to parse input string as an "
+            "integer, exceeded maximum size."
+        ),
     ),
 ]
 

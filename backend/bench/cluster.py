@@ -1,7 +1,5 @@
 """The jobs of a plan on the machines of a Ray cluster: one actor a machine, each with models of its
 own, so that a column has its machine to itself.
-
-A job whose machine is lost runs elsewhere.
 """
 
 import importlib.util
@@ -43,7 +41,7 @@ def run_on_cluster(address: str, plan: Plan, done: Sequence[Row], say: Say) -> I
     """The rows that `done` lacks, in the order in which the machines of the cluster at `address`
     ("auto": the one that this machine belongs to) finish them.
 
-    Raises DerbyError without Ray, without a cluster, or if no machine is left.
+    Raises DerbyError without Ray, without a cluster, or if a machine is lost.
     """
     if importlib.util.find_spec("ray") is None:
         raise DerbyError(
@@ -68,29 +66,18 @@ def run_on_cluster(address: str, plan: Plan, done: Sequence[Row], say: Say) -> I
 
 
 def _rows(plan: Plan, done: Sequence[Row], say: Say) -> Iterator[Row]:
-    ray, errors = import_module("ray"), import_module("ray.exceptions")
-    waiting = [job.number for job in remaining(plan, done)]
-    idle, running = _actors(plan), dict[Any, tuple[Any, int]]()
-    say(f"{len(waiting)} prompts run on {len(idle)} machines.")
-    while waiting or running:
-        while waiting and idle:
-            actor, number = idle.pop(), waiting.pop(0)
-            running[actor.row.remote(number)] = actor, number
-        if not running:
-            raise DerbyError("Every machine of the cluster was lost: start them and run again.")
-        (ended,), _ = ray.wait(list(running))
-        actor, number = running.pop(ended)
-        try:
-            row = ray.get(ended)
-        except errors.RayActorError as error:
-            reason = str(error).strip().partition("\n")[0]
-            say(f"A machine was lost ({reason}): its prompt runs on another one.")
-            waiting.append(number)
-        except errors.RayTaskError as error:
-            raise error.cause if isinstance(error.cause, DerbyError) else error from None
-        else:
-            idle.append(actor)
-            yield row
+    errors, pool = import_module("ray.exceptions"), import_module("ray.util").ActorPool
+    numbers, actors = [job.number for job in remaining(plan, done)], _actors(plan)
+    say(f"{len(numbers)} prompts run on {len(actors)} machines.")
+    try:
+        yield from pool(actors).map_unordered(lambda actor, n: actor.row.remote(n), numbers)
+    except errors.RayActorError as error:
+        raise DerbyError(
+            "A machine of the cluster was lost: run again, with the same --results, which keeps "
+            "what is measured."
+        ) from error
+    except errors.RayTaskError as error:
+        raise error.cause if isinstance(error.cause, DerbyError) else error from None
 
 
 def _actors(plan: Plan) -> list[Any]:

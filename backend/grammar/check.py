@@ -11,13 +11,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
 import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -36,7 +35,7 @@ from backend.grammar.vocabulary import byte_vocabulary, compile_matcher
 from backend.text import ByteTokenizer
 
 if TYPE_CHECKING:
-    from llguidance import LLMatcher
+    pass
 
 #: Seconds of processor time and bytes of memory that one grammar, or the check of a text, may take.
 DEADLINE = 5.0
@@ -47,11 +46,6 @@ PATIENCE = 60.0
 LOOK = 0.05
 #: Longest text that is tried, in characters.
 MAX_TEXT = 16 * 1024
-#: Bytes and seconds of a walk through a grammar, to meet states that are too large only later.
-WALK, WALKING = 600, 1.0
-#: How much likelier a walk takes a byte than another, so that JSON goes on: it soon ends a string,
-#: then begins the next one, and closes an object or a list when there is nothing else to write.
-_LIKELY = dict.fromkeys(b'",:', 60.0) | dict.fromkeys(b"}] \n\r\t\\", 0.02)
 #: Answers that are remembered.
 MAX_REPLIES = 64
 _EOS = ByteTokenizer.EOS
@@ -191,10 +185,7 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
 def _fit(source: GrammarSource, text: str) -> Fit:
     special = {name: _EOS + 1 + i for i, name in enumerate(special_tokens(source))}
     matcher = compile_matcher(definition_of(source), byte_vocabulary(special))
-    if error := matcher.get_error() or _walk(
-        matcher.deep_copy(), [*range(_EOS), *special.values()]
-    ):
-        raise refusal(source, error)
+    matcher.compute_bitmask()  # which fails where no text fits
     accepted = 0
     for piece in re.findall("|".join([*map(re.escape, special), "."]), text, re.DOTALL):
         spelled = [special[piece]] if piece in special else list(piece.encode(errors="replace"))
@@ -211,26 +202,6 @@ def _fit(source: GrammarSource, text: str) -> Fit:
         notes = ", ".join(schema.afterwards), schema.open
         fit = Fit(accepted, fit.accepting, judged.verdict, judged.why, *notes)
     return fit
-
-
-def _walk(matcher: LLMatcher, tokens: Sequence[int]) -> str:
-    """Write a text of these tokens at random; the error at which the matcher failed at its first
-    step, or of another kind than a dead end later, else "".
-    """
-    rng, latest = random.Random(0), time.process_time() + WALKING
-    for step in range(WALK):
-        bits = int.from_bytes(matcher.compute_bitmask(), "little")
-        if matcher.is_error():
-            error = matcher.get_error()
-            return "" if step and error.startswith("NoExtension") else error
-        allowed = [token for token in tokens if bits >> token & 1]
-        if not allowed:
-            return "" if step or bits else "NoExtension"
-        if step and time.process_time() > latest:
-            break
-        weights = [_LIKELY.get(token, 1.0) for token in allowed]
-        matcher.try_consume_tokens(rng.choices(allowed, weights))
-    return ""
 
 
 def _limit(seconds: float) -> None:

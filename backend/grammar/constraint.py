@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 #: Compiled grammars that a column keeps for its later slots, of up to some 20 MB each.
 _COMPILED = 4
 
+Tokens = tuple[int, ...]
+
 #: llguidance works without the interpreter lock. One thread: one column runs at a time.
 _MASKS = ThreadPoolExecutor(1, thread_name_prefix="masks")
 _deadline = 0.0
@@ -119,7 +121,7 @@ class GrammarConstraint(Constraint):
                 return ()
             tokens = self._matcher.compute_ff_tokens()[:budget]
             text = self._matcher.compute_ff_bytes() if self._behind else b""
-            self._check(self._matcher)
+            self._check()
         if self._behind and text.endswith(behind := self._behind.encode()):  # that is given text
             lengths = itertools.accumulate(len(self._vocabulary.decode_bytes([i])) for i in tokens)
             needed = len(text) - len(behind)
@@ -128,16 +130,15 @@ class GrammarConstraint(Constraint):
 
     def cut(self, proposal: Proposal) -> Proposal:
         """See Constraint. The same object when nothing is ruled out; kept rows stay in order."""
-        allowed = list[bool]()
-        with self._walk(proposal) as walk:
-            for i, parent in enumerate(proposal.parents[: proposal.drafted]):
-                if self._ended:
-                    allowed.append(False)
-                elif proposal.tokens[i] in self._eos:
-                    matcher = walk(parent)
-                    allowed.append(matcher is not None and matcher.is_accepting())
-                else:
-                    allowed.append(walk(i) is not None)
+        allowed, at = list[bool](), Tokens()
+        with bounded():
+            for path in proposal.paths:
+                ends = path[-1] in self._eos
+                goal = path[:-1] if ends else path
+                at = self._move(at, goal)
+                legal = at == goal and not (ends and not self._matcher.is_accepting())
+                allowed.append(legal and not self._ended)
+            self._move(at, ())
         return without(proposal, allowed)
 
     def masks_along(self, proposal: Proposal) -> Masks:
@@ -145,21 +146,22 @@ class GrammarConstraint(Constraint):
         After the end of the text only another end is allowed, so that every row can be sampled.
         """
         masks = np.zeros((1 + proposal.drafted, self._size), dtype=np.bool_)
-        eos, seconds = list(self._eos), list[float]()
-        with self._walk(proposal) as walk:
-            for row, node in enumerate(range(-1, proposal.drafted)):
+        eos, seconds, at = list(self._eos), list[float](), Tokens()
+        with bounded():
+            for row, path in enumerate(((), *proposal.paths)):
                 start = perf_counter()
-                if self._ended or (node >= 0 and proposal.tokens[node] in self._eos):
+                if self._ended or not self._eos.isdisjoint(path):
                     masks[row, eos] = True
-                elif matcher := walk(node):
-                    bits = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
-                    self._check(matcher)
+                elif (at := self._move(at, path)) == path:
+                    bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
+                    self._check()
                     masks[row] = np.unpackbits(bits, count=self._size, bitorder="little")
                     if not masks[row].any():
                         raise self._dead_end()
                 else:
-                    raise ValueError(f"token {node}: cut first")
+                    raise ValueError(f"row {row}: cut first")
                 seconds.append(perf_counter() - start)
+            self._move(at, ())
         return Masks(masks, tuple(seconds))
 
     def start_masks(self, proposal: Proposal) -> Callable[[], Masks]:
@@ -184,7 +186,7 @@ class GrammarConstraint(Constraint):
                         if self._closing in self._decode(end):
                             self._answer_at = len(self._committed)
                 else:
-                    self._check(self._matcher)
+                    self._check()
                     raise ValueError(f"committed token {token}")
 
     def finished(self) -> bool:
@@ -220,46 +222,26 @@ class GrammarConstraint(Constraint):
             forced = self._matcher.compute_ff_bytes()
         return repr(forced.decode(errors="replace")) if forced else "more text"
 
-    @contextmanager
-    def _walk(self, proposal: Proposal) -> Iterator[Callable[[int], LLMatcher | None]]:
-        """A function that moves the matcher to a drafted token, -1 for the root, and returns it;
-        None if the grammar forbids that token. All of its native calls have one time limit.
-
-        Down a chain each node consumes one token; a branch rolls back to the fork.
+    def _move(self, at: Tokens, path: Tokens) -> Tokens:
+        """Move the matcher from behind one drafted path along another one, as far as the grammar
+        allows. Returns where it is then.
         """
-        matcher = self._matcher
-        at: list[int] = []  # the nodes from below the root to where the matcher is
-
-        def walk(node: int) -> LLMatcher | None:
-            path: list[int] = []
-            while node >= 0 and node not in at:
-                path.insert(0, node)
-                node = proposal.parents[node]
-            fork = at.index(node) + 1 if node >= 0 else 0
-            if fork < len(at):
-                matcher.rollback(len(at) - fork)
-            del at[fork:]
-            for i in path:
-                token = proposal.tokens[i]
-                if not self._plain(token) or matcher.try_consume_tokens([token]) != 1:
-                    self._check(matcher)
-                    return None
-                at.append(i)
-            return matcher
-
-        with bounded():
-            try:
-                yield walk
-            finally:
-                walk(-1)
+        common = len(at)
+        while path[:common] != at[:common]:
+            common -= 1
+        self._matcher.rollback(len(at) - common)
+        new = list(itertools.takewhile(self._plain, path[common:]))
+        consumed = self._matcher.try_consume_tokens(new)
+        self._check()
+        return path[: common + consumed]
 
     def _plain(self, token: int) -> bool:
         """Whether the matcher may be given a token: no end of the text, which it takes as text."""
         return 0 <= token < self._size and token not in self._eos
 
-    def _check(self, matcher: LLMatcher) -> None:
+    def _check(self) -> None:
         """Raise DerbyError if the matcher has failed, which it never says by itself."""
-        if matcher.is_error():
+        if self._matcher.is_error():
             raise self._dead_end()
 
     def _dead_end(self) -> DerbyError:

@@ -104,15 +104,7 @@ _TITLES: dict[Kind, str] = {
 }
 #: "at 3(7): message", or without the "at": line 3, byte column 7.
 _PLACE = re.compile(r"\A(?:at )?(\d+)\(\d+\): ")
-#: Where the engine prints its own form of an expression, or advice to writers of Lark.
-_DUMP = re.compile(
-    r"(?::? +\((?:And|Or|Not|Concat|Repeat|Regex|SearchRegex)|; consider|; following|\. Enable)\b.*"
-)
-#: Words of the engine on what it could follow if there were less of it.
-_LIMIT = re.compile(
-    r"(?i)unable to determine|exceeded|(?<!end )too (?:big|large|many|complex)|max is|\blimit|fuel"
-)
-_LONGEST = 300
+_LONGEST = 120
 
 
 @lru_cache(maxsize=64)
@@ -262,9 +254,10 @@ def refusal(source: GrammarSource, printed: str) -> DerbyError:
     """The error with llguidance's own words against a grammar, and the line that they name."""
     place = _PLACE.match(printed)
     where = f" at line {place[1]}" if place and source.kind == "lark" else ""
-    words = printed[place.end() if place else 0 :].strip().removeprefix("Parser Error: ")
+    words = printed[place.end() if place else 0 :]
     inner = re.search(r"(?m)^error: (.+)$", words)  # of a regular expression
-    why = _DUMP.sub("", inner[1] if inner else words.partition("\n")[0])[:_LONGEST].rstrip(".:")
+    why = inner[1] if inner else words.partition("\n")[0].partition("; following")[0]
+    why = why[:_LONGEST].rstrip(".:")
     if why.startswith("Unimplemented keys: "):
         return DerbyError(
             f"The JSON Schema uses {why.partition(': ')[2].strip('[]')}, which a grammar cannot "
@@ -273,16 +266,5 @@ def refusal(source: GrammarSource, printed: str) -> DerbyError:
         )
     if why.startswith("NoExtension"):
         why = "no text fits it"
-    if why.startswith("recursion limit exceeded"):
-        why = "it nests deeper than the limit of some 120 levels"
-    if why.startswith("circular references"):
-        return DerbyError(
-            f"The JSON Schema has keywords beside a $ref to {why.rpartition('///')[2]} from within "
-            "it, which a grammar cannot follow: move them there."
-        )
-    if _LIMIT.search(why):
-        return DerbyError(
-            f"{_TITLES[source.kind]} is more than can be followed while a text is written{where} "
-            f"({why}): simplify that part."
-        )
-    return DerbyError(f"{_TITLES[source.kind]} is wrong{where}: {why}.")
+    title = _TITLES[source.kind]
+    return DerbyError(f"{title} cannot be followed{where} ({why}): mend or simplify that part.")

@@ -11,12 +11,10 @@ import signal
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
-from pathlib import Path
 from queue import SimpleQueue
-from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any
 
@@ -332,25 +330,27 @@ class ZeroGpuHost(Host):
     def _run(self, race: Race, emit: Emit, stopped: Stopped) -> None:
         """Raises DerbyError if no GPU is lent, or it is taken away."""
         emit(Preparing("Waiting for a GPU of ZeroGPU..."))
-        with TemporaryDirectory(prefix="decode-derby-") as folder:
-            running = Path(folder) / "running"
-            running.touch()
-            try:
-                for value in self._call(race, str(running)):
-                    if stopped():
-                        running.unlink(missing_ok=True)
+        try:
+            with contextlib.closing(self._call(race)) as values:
+                for value in values:
                     emit(from_json(value))
-            except Exception as error:
-                # An error of Spaces is gradio's, with the sentence in `message`.
-                sentence = str(getattr(error, "message", "")) or explain(error)
-                raise DerbyError(f"ZeroGPU lends no GPU: {sentence}") from error
+                    if stopped():
+                        break
+        except Exception as error:
+            # An error of Spaces is gradio's, with the sentence in `message`.
+            sentence = str(getattr(error, "message", "")) or explain(error)
+            raise DerbyError(f"ZeroGPU lends no GPU: {sentence}") from error
 
-    def _in_fork(self, race: Race, running: str) -> Iterator[dict[str, Any]]:
-        queue: SimpleQueue[Event | None] = SimpleQueue()
+    def _in_fork(self, race: Race) -> Generator[dict[str, Any]]:
+        """The events. Spaces close it in the fork once it is closed here."""
+        queue, closed = SimpleQueue[Event | None](), threading.Event()
 
         def run() -> None:
-            self._forked.run(race, queue.put, lambda: not Path(running).exists())
+            self._forked.run(race, queue.put, closed.is_set)
             queue.put(None)
 
         threading.Thread(target=run, name="race", daemon=True).start()
-        yield from map(to_json, iter(queue.get, None))
+        try:
+            yield from map(to_json, iter(queue.get, None))
+        finally:
+            closed.set()

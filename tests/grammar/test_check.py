@@ -102,8 +102,8 @@ def test_a_schema_is_good_if_what_it_has_can_be_written() -> None:
         json.dumps({"items": json.loads(properties(3000).text), "type": "array"}),
         "wide",
     )
-    with pytest.raises(DerbyError, match=r"more than can be followed.*simplify"):
-        check(behind)
+    with pytest.raises(DerbyError, match=r"cannot be followed.*simplify"):
+        check(behind, f"[{text}]")
 
 
 @pytest.mark.parametrize(("most", "longest"), [(19, 200), (99, 2000)])
@@ -125,7 +125,7 @@ def test_a_good_text_is_not_cut_for_want_of_fuel(most: int, longest: int) -> Non
             Fit(11, False, "valid", open=True),
         ),
         ({"items": {"additionalProperties": False}}, "[{}]", Fit(4, True, "valid")),
-        ({"pattern": "^(?!a)"}, '"a"', Fit(3, True, "invalid", '"a" does', 'pattern "^(?!a)"')),
+        ({"pattern": "^(?!a)"}, '"a"', Fit(3, True, "invalid", '"a" does', "pattern ^(?!a)")),
     ],
 )
 def test_a_fit_says_what_the_judge_says_and_what_a_model_may_be_led_to(
@@ -239,7 +239,7 @@ CASES: dict[str, tuple[Kind, str, bool]] = {
     "2,000 schemas": ("json_schema", '{"not":' * 2000 + "{}" + "}" * 2000, True),
     "a tower of stars": ("lark", "start: " + "(" * 90 + '"a"' + ")*" * 90, True),
     "terminals that double": ("lark", doubled("A"), True),
-    "rules that double": ("lark", doubled("a"), True),
+    "rules that double": ("lark", doubled("a"), False),
     "2^60 by allOf": ("json_schema", chain(60), False),
     "products of anyOf": ("json_schema", json.dumps(PRODUCTS), False),
     "a circle": (
@@ -250,7 +250,7 @@ CASES: dict[str, tuple[Kind, str, bool]] = {
     "a number of 5,000 digits": ("json_schema", '{"maximum": ' + "9" * 5000 + "}", True),
     "an inverted range": ("regex", "a{5,2}", True),
     "1,000 searches": ("regex", "(.*a){1000}", False),
-    "a terminal of a million": ("lark", "start: A\nA: (/a{1000}/){1000}", True),
+    "a terminal of a million": ("lark", "start: A\nA: (/a{1000}/){1000}", False),
     "26 searches at once": (
         "lark",
         "start: A\nA: " + " & ".join(f"/(.*{chr(97 + i)}.*){{5}}/" for i in range(26)),

@@ -4,15 +4,12 @@ tell is not claimed.
 """
 
 import json
-import re
-import warnings
 from typing import Any
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from backend.errors import DerbyError
 from backend.grammar.schema import Judgement, judge, read
 from backend.grammar.sources import GrammarSource, definition_of
 from backend.grammar.vocabulary import compile_matcher, vocabulary_of
@@ -77,9 +74,9 @@ def check(schema: Any, valid: list[str], invalid: list[str], afterwards: list[st
             {  # names and data are no keywords, and anything may be referred to
                 "properties": {"pattern": {"const": {"pattern": "("}}, "format": {"$ref": "#/x/y"}},
                 "required": ["pattern"],
-                "x": {"y": {"type": "string", "pattern": "^[a~~b]$", "format": "byte"}},
+                "x": {"y": {"type": "string", "pattern": "^[ab]$", "format": "byte"}},
             },
-            ['{"pattern": {"pattern": "("}, "format": "~"}'],
+            ['{"pattern": {"pattern": "("}, "format": "b"}'],
             ['{"pattern": {"pattern": "("}, "format": "c"}'],
             [],
         ),
@@ -90,26 +87,11 @@ def check(schema: Any, valid: list[str], invalid: list[str], afterwards: list[st
             ['{"a": 1}', '{"\u0661": 1}'],
             [],
         ),
-        # Two names that are one in Rust's words hold together.
-        (
-            {"patternProperties": {r"^\d+$": {"type": "integer"}, "^[0-9]+$": {"minimum": 5}}},
-            ['{"1": 7}'],
-            ['{"1": 3}', '{"1": "a"}'],
-            [],
-        ),
         # No other spelling slips past a name.
         (
             {"properties": {"a": {"const": 1}, "b\n": {"const": 2}}},
             ['{"a": 1, "b\\n": 2, "c": 3}'],
             [r'{"\u0061": 3}', r'{"b\u000a": 3}', r'{"\u0062\n": 3}'],
-            [],
-        ),
-        ({"patternProperties": {'^[^"]$': False}}, ['{"\\"": 1}'], [r'{"\u0061": 1}'], []),
-        # Counts and constants.
-        (
-            {"type": "string", "maxLength": 2.0, "minLength": 1e0},
-            ['"ab"'],
-            ['"abc"', '""'],
             [],
         ),
         ({"const": 2**53}, [str(2**53)], [str(2**53 + 1), str(2**53 - 1)], []),
@@ -118,9 +100,9 @@ def check(schema: Any, valid: list[str], invalid: list[str], afterwards: list[st
         *(
             (
                 {"$ref": f"#/components/schemas/{name}"}
-                | {"components": {"schemas": {name: {"type": "string", "pattern": "^[a~~b]$"}}}},
+                | {"components": {"schemas": {name: {"type": "string", "format": "byte"}}}},
                 ['"~"'],
-                ['"c"', "1"],
+                ["1"],
                 [],
             )
             for name in ("default", "example", "examples")
@@ -136,12 +118,7 @@ def test_mask_and_judge_agree(
 #: Keywords that forbid nothing, and those of which something plainer says the same.
 IDLE: list[dict[str, Any]] = [
     *({"propertyNames": names} for names in (True, {}, {"type": "string", "title": "Name"})),
-    *({key: {}} for key in ("dependentRequired", "dependentSchemas", "dependencies")),
-    {"dependentRequired": {"a": []}, "dependentSchemas": {"a": True}, "minProperties": 0},
-    {"if": {"required": ["a"]}},
-    {"if": {"required": ["a"]}, "then": True, "else": {}},
-    {"then": False, "else": False},
-    {"not": False, "minContains": 2, "uniqueItems": False},
+    {"uniqueItems": False, "minProperties": 0},
     {"unevaluatedProperties": True, "unevaluatedItems": {"description": "any"}},
     {"additionalProperties": True, "unevaluatedProperties": False},
 ]
@@ -167,36 +144,18 @@ def test_what_is_not_evaluated_is_what_is_not_named() -> None:
 @pytest.mark.parametrize(
     ("pattern", "matching", "others", "afterwards"),
     [
-        # Rust's sets and operators are characters.
-        ("^[a~~b]+$", ["a~b"], ["c"], []),
-        ("^[+--/]+$", ["-", "+,"], ["/a", "0"], []),
-        ("^[a-z&&a-c]+$", ["xyz", "&"], ["A"], []),
-        (r"^[^[\\]]+$", ["a]"], ["a", "[]"], []),
-        (r"^[\w-.]+$", ["a-b."], ["\u00e9"], []),
-        # What Rust does not read, or reads as something else.
-        ("^{[a-z]+}$", ["{a}"], ["a"], []),
-        ("^a{,2}$", ["a{,2}"], ["a"], []),
-        (r"^\cJ[\0a][\b]\/\-$", ["\na\b/-"], ["J"], []),
-        ("^[^]*$", ["a\n\u2028"], [], []),
-        (r"^\ud83d\ude00\u{41}$", ["\U0001f600A"], ["A"], []),
-        (r"^\<a\>$", ["<a>"], ["a"], []),
-        ("^a+?(?<b>c)$", ["aac"], ["a"], []),
-        # What classes hold.
+        (r"^[\w.]+$", ["ab."], ["\u00e9", "-"], []),
+        (r"^\/\-\p{Lu}$", ["/-\u00c4"], ["/-a"], []),
         (r"^\d\w$", ["1a"], ["\u06611", "1\u00e9"], []),
-        (r"^\s[\S]$", ["\ufeffa", "\u00a0\u0085"], ["a ", "\u0085a"], []),
-        (r"^.[^\d\W]$", ["\u0085a"], ["\u2028a", "\ra", "a1", "a-"], []),
-        (r"^\p{Lu}[\P{Script=Greek}]$", ["\u00c4a"], ["aa", "A\u03b1"], []),
-        ('^[^"]$', ["a", "\\", "\n"], ['"'], []),
-        (r"^[^\\]$", ["a", '"', "\n"], ["\\"], []),
-        (r'^([^"\\]|\0|\n)+\t$', ["a\n\t"], ['"\t', "\\\t"], []),
+        ("^a+?(?<b>c)$", ["aac"], ["a"], []),
         # Anchors at the ends, also of alternatives.
         ("^a|b$", ["ax", "xb"], ["xax"], []),
         # Look-around, which no mask can follow.
         (r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$", ["1.5", "0"], ["x"], ["", "-"]),
-        (r"^(?<=b|^)a(?=[^]$)\D$", ["ab"], ["a1"], []),
+        (r"^a(?=[^)]$)\D$", ["ab"], ["a1"], ["a)"]),
     ],
 )
-def test_patterns_are_those_of_ecma_262(
+def test_patterns_are_matched_or_left_to_the_judge(
     pattern: str, matching: list[str], others: list[str], afterwards: list[str]
 ) -> None:
     lists = ([json.dumps(text) for text in texts] for texts in (matching, others, afterwards))
@@ -210,23 +169,6 @@ def test_patterns_are_those_of_ecma_262(
 def _as_written(text: str) -> str:
     """JSON as the mask writes it: escapes for what needs one."""
     return json.dumps(json.loads(text), ensure_ascii=False)
-
-
-@pytest.mark.parametrize(
-    "schema",
-    [
-        {"const": 2**53 + 1},
-        {"enum": ["a", [2**64]]},
-        {"const": ["\x01"]},
-        {"patternProperties": {"^(?!a)": True}},
-        *({"pattern": text} for text in ("(", "(?", "a)", "[a", "*", "a**", "^*", r"\A")),
-        *({"pattern": text} for text in (r"\x{41}", "(?i)a", "[z-a]", r"\1", r"\ud800", "a\\")),
-        *({"pattern": text} for text in ("^(a|b$)c?$", "(^a)b", "a^b", r"\bfoo", r"(.)\1")),
-    ],
-)
-def test_what_cannot_be_honoured_is_refused(schema: Any) -> None:
-    with pytest.raises(DerbyError):
-        read(json.dumps(schema))
 
 
 NEAR = [0, 10, 2**31, 2**53, 10**18, 2**63, 2**64]
@@ -249,27 +191,6 @@ def test_a_range_of_integers_is_exact_or_checked_afterwards(
     assert (judge(json.dumps(schema), str(number)).verdict == "valid") == within
     assert accepted or not within
     assert accepted == within or read(json.dumps(schema)).afterwards
-
-
-@settings(max_examples=200)
-@given(st.text("acz-&~[^.+{09", min_size=1, max_size=6), st.text("acz-&~[^.+{09b", min_size=1))
-def test_a_class_holds_what_pythons_does(members: str, text: str) -> None:
-    """Python's classes are ECMA-262's, but for a `]` at the beginning, and for shorthands."""
-    assume(members != "^")
-    pattern = f"^[{members}]$"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # of sets that Python may have one day
-        try:
-            expected = re.compile(pattern, re.DOTALL)
-        except re.error:
-            with pytest.raises(DerbyError):
-                read(json.dumps({"pattern": pattern}))
-            return
-    schema = {"type": "string", "pattern": pattern}
-    for character in {*text, *members}:
-        matches = bool(expected.fullmatch(character))
-        assert mask_accepts(schema, json.dumps(character)) == matches
-        assert (judge(json.dumps(schema), json.dumps(character)).verdict == "valid") == matches
 
 
 @pytest.mark.parametrize(
@@ -305,6 +226,19 @@ def test_invalid_texts_are_told_why_and_where(schema: str, text: str, why: str) 
     judgement = judge(schema, text)
     assert judgement.verdict == "invalid"
     assert why in judgement.why
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"minProperties": 1, "properties": 5, "required": 5},
+        {"maxProperties": 1, "properties": {"a": 1}, "required": [[]]},
+        {"pattern": [], "format": {}, "multipleOf": "a", "minimum": True, "not": [], "enum": 1},
+        {"multipleOf": 0, "maximum": 10**400, "minimum": -1e308, "uniqueItems": {}},
+    ],
+)
+def test_what_is_no_schema_is_llguidances_to_refuse(schema: Any) -> None:
+    assert isinstance(read(json.dumps(schema)).value, dict)
 
 
 @pytest.mark.parametrize(

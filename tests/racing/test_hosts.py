@@ -57,18 +57,25 @@ def lend(*, duration: int) -> Callable[[Any], Any]:
     def decorated(task: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
         def call(*arguments: Any) -> Iterator[Any]:
             context = multiprocessing.get_context("fork")
-            ours, theirs = context.Pipe()
+            (ours, theirs), closed = context.Pipe(), context.Event()
 
             def run() -> None:
-                for value in task(*arguments):
-                    theirs.send(value)
+                values: Any = task(*arguments)
+                for value in values:
+                    if closed.is_set():
+                        values.close()
+                    else:
+                        theirs.send(value)
                 theirs.send(None)
 
             process = context.Process(target=run, daemon=True)
             process.start()
-            while (value := ours.recv()) is not None:
-                yield value
-            process.join()
+            try:
+                while (value := ours.recv()) is not None:
+                    yield value
+            finally:
+                closed.set()
+                process.join()
 
         return call
 
