@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
-from backend.bench.runner import raced, wait_for_quiet, whole
+from backend.bench.runner import raced, wait_for_quiet
 from backend.cli import options
 from backend.cli.console import out, say
+from backend.errors import DerbyError
 from backend.models.files import BUILT_IN
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
@@ -47,7 +48,9 @@ def coverage(
         for place, prompt in enumerate(chosen):
             say(f"round {number + 1} of {rounds}, prompt {place + 1} of {len(chosen)}")
             request = Request(prompt.text, max_new_tokens, Sampling(temperature))
-            rows = result_of(whole(raced(Race(request, columns, spec), models))).rows
+            rows = result_of(raced(Race(request, columns, spec), models)).rows
+            if failures := {row.message for row in rows if row.message}:
+                raise DerbyError("\n".join(failures))
             for of_column, row in zip(ratios, rows, strict=True):
                 of_column[place].append(row.speedup)
     for each, of_column in list(zip(columns, ratios, strict=True))[1:]:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 from backend.bench.plan import Job, Plan
 from backend.bench.rows import Row, remaining, row_of
-from backend.errors import DerbyError
 from backend.events import Event, Preparing
 from backend.models.files import Say
 from backend.racing.ledger import Ledger
@@ -77,12 +76,4 @@ def raced(race: Race, models: LoadedModels, say: Say = lambda _: None) -> Scoreb
         board.add(event)
 
     race.run(models, add, lambda: False)
-    return board
-
-
-def whole(board: Scoreboard) -> Scoreboard:
-    """The same board. Raises DerbyError if a column failed."""
-    for name, score in zip(board.names, board.scores, strict=True):
-        if score.state != "done":
-            raise DerbyError(f"{name} did not finish: {score.message}")
     return board

@@ -112,18 +112,6 @@ def by_category(results: Sequence[ColumnResult]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in table)
 
 
-def winner(speedups: Iterable[tuple[str, float | None, tuple[float, float] | None]]) -> str:
-    """Of names, speed-ups over KV reuse and their intervals, the name of the highest speed-up whose
-    interval lies above 1; "" if there is none: what may be chance is not recommended.
-    """
-    faster = [
-        (speedup, name)
-        for name, speedup, interval in speedups
-        if speedup is not None and interval is not None and interval[0] > 1
-    ]
-    return max(faster, default=(0.0, ""))[1]
-
-
 def conclusion(plan: Plan, results: Sequence[ColumnResult], rows: Sequence[Row]) -> str:
     """What results on all prompts come to, in a sentence or two: which columns are shown to be
     faster, the fastest first; none is where others used too much of the machine.

@@ -4,161 +4,218 @@ A speed-up is tokens per pass over the time of a pass. What a smaller k would ha
 read off a run with a large one, since a round's guesses do not depend on how many are verified.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, reduce
+from statistics import fmean, median
 
-from backend.bench.prompts import Prompt
-from backend.bench.runner import RAW, raced, whole
-from backend.bench.summary import winner
-from backend.costs import PassCosts
+import numpy as np
+
+from backend.bench.plan import Plan
+from backend.bench.rows import figures_of
+from backend.bench.runner import RAW, raced
+from backend.bench.summary import ALL, ColumnResult, Measured, results
+from backend.costs import UNKNOWN_COSTS, Costs, PassCosts
 from backend.errors import DerbyError
 from backend.models.files import Say
+from backend.racing.ledger import Ledger
 from backend.racing.models import LoadedModels
-from backend.racing.race import Race
-from backend.results.intervals import UNKNOWN, Ratio, median_ratio
-from backend.results.result import Row, result_of
-from backend.results.scoreboard import Score
-from backend.strategies.column import parse_column
-from backend.strategies.registry import BASELINE, strategies
+from backend.results.figures import listed
+from backend.results.result import NOISY, Row, result_of
+from backend.results.scoreboard import MOST_POSITIONS, Score
+from backend.strategies.column import Column, parse_column
+from backend.strategies.registry import strategies
 from backend.text import takes_chats
-from backend.types import ModelSpec, Request
 
-#: Gives a column's row of the result on each prompt.
-Run = Callable[[str], Sequence[Row]]
+#: Values of k of which speed-ups are predicted, and how many of these are run, the best ones.
+LENGTHS, CHECKED = (1, 2, 3, 4, 6, 8, 12, 16), 2
 
+#: Columns that run beside one run of the baseline: where speed drifts, only neighbours compare.
+BESIDE = 3
 
-@dataclass(frozen=True, slots=True)
-class Advice:
-    """A setting as the command line takes it. Speed-ups over KV reuse; `predicted`, of all prompts
-    together, from pass costs and from the acceptance of a run with the largest K, or from what
-    lookahead usually yields; `measured` the median over prompts with its 95 % interval. None:
-    auto, which predicts nothing; not run; or run on too few prompts for an interval.
-    """
+#: Less than this share of another's speed is slower, and not by chance.
+SLOWER = 0.95
 
-    setting: str
-    tokens_per_pass: float
-    predicted: float | None
-    measured: float | None
-    interval: tuple[float, float] | None
+#: Sequences at once of the servers that are forecast, and rows of passes that are timed for them.
+BATCHES, WIDER = (1, 2, 4, 8, 16), (64, 128, 256)
 
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """`best` is the measured winner among `rows`; "kv" if none is shown to beat the cache alone."""
-
-    costs: PassCosts
-    rows: tuple[Advice, ...]
-    best: str
-
-
-def predict(scores: Iterable[Score], k: int, costs: PassCosts) -> tuple[float, float]:
-    """Tokens a forward, and the speed-up over plain decoding, had rounds drafted `k` tokens at
-    most and passes cost what `costs` say. `scores` are runs with a fixed, larger K; prefill not
-    counted.
+    """`results` are named by columns as the command line takes them, the fastest first. Some have
+    predicted speed-ups, by pass costs and the acceptance of a run with the largest k. `best` is the
+    fastest that is shown to be faster than the baseline, if `others` left enough of the machine.
+    `forecast`: rows of a pass and the speed-up of the column `forecast_of`, by the sequences that a
+    server decodes at once. `costs` None: a library's are not known.
     """
-    tokens = seconds = plain = passes = 0.0
-    for score in scores:
-        context = score.prompt_tokens + len(score.tokens) // 2
-        rounds = sum(score.depths.values())
-        alone = max(score.steps - 1 - rounds, 0)
-        calls = score.calls / max(score.drafted, 1)  # a round's, for each of its tokens
-        for (drafted, _), n in score.depths.items():
-            depth = min(drafted, k)
-            seconds += n * (costs(1 + depth, context) + depth * calls * score.draft_cost)
-        seconds += alone * costs(1, context)
-        # Between rounds that guess and those that do not, the width changes to and fro.
-        seconds += costs.width_change * 2 * alone * rounds / max(alone + rounds, 1) * (k > 0)
-        committed = alone + rounds + sum(min(a, k) * n for (_, a), n in score.depths.items())
-        tokens += committed
-        plain += committed * costs(1, context)
-        passes += alone + rounds
-    return tokens / max(passes, 1), plain / seconds if seconds else 0.0
+
+    baseline: str
+    costs: PassCosts | None
+    results: Sequence[ColumnResult]
+    predicted: Mapping[str, float]
+    best: ColumnResult | None
+    others: float
+    forecast_of: str
+    forecast: Mapping[int, tuple[float, float]]
 
 
-def tune(
-    target: ModelSpec, prompts: Sequence[Prompt], tokens: int, models: LoadedModels, say: Say
-) -> Tuning:
-    """Measure pass costs again, run every family on `prompts`, greedy, `tokens` each.
+def predict(
+    scores: Iterable[Score], costs: PassCosts, k: int = MOST_POSITIONS, sequences: int = 1
+) -> float:
+    """The median speed-up over plain decoding, had rounds drafted `k` tokens at most and passes
+    cost what `costs` say. `scores` are runs with a fixed, larger K; prefill not counted.
 
-    Each prediction is made by what passes are known to cost by then: the runs correct it. Prompts
-    are sent raw where there is no chat template. Raises DerbyError if no family can be run.
+    Of several `sequences` decoded at once each drafts as in its score, independently of the others,
+    and the draft's passes grow with their number as plain ones of the target do. Left out are
+    attention over several contexts and the server's scheduling.
     """
-    models.begin([target])
-    engine = models.get(target, say)
-    models.price(engine, say, remeasure=True)
-    costs = models.costs(engine)
-    if not takes_chats(engine.tokenizer):
-        say(RAW)
+    return median(_predict(score, costs, k, sequences) for score in scores)
 
-    @cache
-    def run(setting: str) -> list[Row]:
-        """KV reuse runs beside each column: on a machine whose speed drifts, only neighbours
-        compare. Who begins rotates.
-        """
-        say(f"running {setting}")
-        columns = (parse_column(BASELINE), parse_column(setting))
-        return [
-            result_of(
-                whole(
-                    raced(
-                        Race(
-                            Request(prompt.text, tokens),
-                            columns,
-                            target,
-                            alone_from=place % len(columns),
-                            raw_allowed=True,
-                        ),
-                        models,
-                    )
-                )
-            ).rows[-1]
-            for place, prompt in enumerate(prompts)
-        ]
 
-    rows: list[Advice] = []
-    for name, strategy in strategies().items():
-        for candidate in strategy.candidates:
-            setting = ":".join(filter(None, (name, candidate.settings)))
-            try:
-                if candidate.longest:
-                    rows += _family(setting, candidate.longest, costs.now, run)
-                else:
-                    known = candidate.predict(costs.now) if candidate.predict else None
-                    rows.append(_advice(setting, known, run))
-            except DerbyError as error:
-                say(str(error))
+def _predict(score: Score, costs: PassCosts, k: int, sequences: int) -> float:
+    context = score.prompt_tokens + len(score.tokens) // 2
+    rounds = sum(score.depths.values())
+    passes = committed = max(score.steps - 1, rounds, 1)
+    shares = np.zeros(2 + k)  # of the passes, by their rows
+    shares[1] = 1 - rounds / passes
+    for (drafted, accepted), n in score.depths.items():
+        shares[1 + min(drafted, k)] += n / passes
+        committed += n * min(accepted, k)
+    together = reduce(np.convolve, [shares] * sequences)
+    seconds = sum(share * costs(rows, context) for rows, share in enumerate(together))
+    # Between rounds that guess and those that do not, the width changes to and fro.
+    alone = together[sequences]
+    seconds += 2 * alone * (1 - alone) * costs.width_change
+    guesses = float(shares @ np.arange(-1, 1 + k))  # a pass
+    calls = score.calls / max(score.drafted, 1)  # of the draft, for each guess
+    seconds += guesses * calls * score.draft_cost * costs.relative(sequences)
+    return committed / passes * costs(sequences, context) / seconds
+
+
+def tune(plan: Plan, models: LoadedModels, say: Say, *, wide: bool = False) -> Tuning:
+    """Measure pass costs again, with `wide` also those of many sequences at once, and run columns
+    beside the plan's only one, the baseline, while they can win. Raises DerbyError if none can.
+    """
+    ledger, say_once = Ledger(), cache(say)
+    (baseline,) = plan.columns
+    costs: Costs = UNKNOWN_COSTS
+    if baseline.strategy.ours:
+        models.begin([plan.target])
+        engine = models.get(plan.target, say)
+        models.price(engine, say, remeasure=True, wider=WIDER if wide else ())
+        costs = models.costs(engine)
+        if plan.request.chat and not takes_chats(engine.tokenizer):
+            say(RAW)
+    columns, rows = _candidates(plan), dict[Column, list[Row]]()
+    families = [column for column in columns if column.strategy.ours and "k" in column.changed()]
+    _measure(plan, columns, families, rows, models, say_once)
+    predicted: dict[Column, float] = {}
+    for column in families:
+        if column in rows:
+            predicted |= _predicted(column, [row.score for row in rows[column]], costs.now)
+    _measure(plan, [new for new in predicted if new not in rows], (), rows, models, say_once)
     if not rows:
-        raise DerbyError(f"No setting could be run on {target}: the reasons are above.")
-    best = winner((row.setting, row.measured, row.interval) for row in rows) or BASELINE
-    return Tuning(costs.now, tuple(rows), best)
+        raise DerbyError(f"No setting could be run on {plan.target}: the reasons are above.")
+
+    measurements = (
+        Measured(str(column), ALL, n, figures_of(row, equal=row.comparison.like == 0, clock="own"))
+        for column, runs in rows.items()
+        for n, row in enumerate(runs)
+    )
+    ranking = sorted(results(measurements), key=lambda result: -(result.speedup or 0.0))
+    others, number = ledger.conditions().others, len(plan.prompts)
+    faster = (each for each in ranking if each.faster and each.prompts == number)
+    return Tuning(
+        str(baseline),
+        costs.now if costs.now.known else None,
+        ranking,
+        {str(column): speedup for column, speedup in predicted.items()},
+        next(faster, None) if others <= NOISY else None,
+        others,
+        *_forecast(ranking, rows, costs.now),
+    )
 
 
-def _family(setting: str, longest: int, costs: PassCosts, run: Run) -> list[Advice]:
-    """Predictions for every K; a few, the best among them, are checked by runs of their own."""
-    join = "," if ":" in setting else ":"
-    scores = [row.score for row in run(f"{setting}{join}k={longest}")]
-    predictions = {k: predict(scores, k, costs) for k in range(1, longest + 1)}
-    best = max(predictions, key=lambda k: predictions[k][1])
-    rows: list[Advice] = []
-    for k, (per_forward, speedup) in predictions.items():
-        checked = k in (2, best, longest // 2, longest)
-        ratio = _speedup(run(f"{setting}{join}k={k}")) if checked else UNKNOWN
-        rows.append(
-            Advice(
-                f"{setting}{join}k={k}", per_forward, speedup, ratio.value or None, ratio.interval
-            )
-        )
-    return rows
+def _forecast(
+    ranking: Iterable[ColumnResult], rows: Mapping[Column, Sequence[Row]], costs: PassCosts
+) -> tuple[str, dict[int, tuple[float, float]]]:
+    """The fastest column of ours, and its forecast."""
+    for column in (parse_column(result.column) for result in ranking if costs.known):
+        if column.strategy.ours:
+            scores = [row.score for row in rows[column]]
+            width = fmean(score.mean_rows for score in scores)
+            batches = {n: (n * width, predict(scores, costs, sequences=n)) for n in BATCHES}
+            return str(column), batches
+    return "", {}
 
 
-def _speedup(rows: Iterable[Row]) -> Ratio:
-    """The median speed-up over KV reuse; short answers say nothing."""
-    return median_ratio([row.speedup.value for row in rows if row.speedup.value])
+def _candidates(plan: Plan) -> list[Column]:
+    """The columns to begin with: those of the baseline's strategy, or if that is ours of all
+    others, and of libraries that run beside its engine.
+    """
+    (baseline,), engine = plan.columns, plan.target.engine
+    return [
+        parse_column(f"{name}:{settings}")
+        for name, strategy in strategies().items()
+        for beside in [strategy.library is None or strategy.library.like == engine]
+        if name == baseline.name or (baseline.strategy.ours and beside)
+        for settings in strategy.candidates
+    ]
 
 
-def _advice(setting: str, predicted: float | None, run: Run) -> Advice:
-    rows = run(setting)
-    ratio = _speedup(rows)
-    per_forward = sum(row.amount for row in rows) / max(sum(row.passes for row in rows), 1)
-    return Advice(setting, per_forward, predicted, ratio.value or None, ratio.interval)
+def _predicted(longest: Column, scores: Sequence[Score], costs: PassCosts) -> dict[Column, float]:
+    """Speed-ups of a column with the longest k, which ran, and with the best others."""
+    lengths = [k for k in LENGTHS if k <= longest.settings()["k"]]
+    speedups = {longest.with_settings({"k": k}): predict(scores, costs, k) for k in lengths}
+    best = sorted(speedups, key=lambda column: -speedups[column])[:CHECKED]
+    return {longest: predict(scores, costs)} | {column: speedups[column] for column in best}
+
+
+def _measure(
+    plan: Plan,
+    columns: Iterable[Column],
+    families: Collection[Column],
+    rows: dict[Column, list[Row]],
+    models: LoadedModels,
+    say: Say,
+) -> None:
+    """Run columns beside the baseline, prompt by prompt, while they can win, or to the end if
+    `families` are predicted by them, and add what they come to to `rows`. Raises DerbyError if the
+    baseline fails.
+    """
+    running = list(columns)
+    for job in plan.jobs:
+        for start in range(0, len(running), BESIDE):
+            group = running[start : start + BESIDE]
+            say(f"prompt {job.number + 1} of {len(plan.jobs)}: {listed(list(map(str, group)))}")
+            race = replace(plan, columns=(*plan.columns, *group)).jobs[job.number].race
+            baseline, *others = result_of(raced(race, models, say)).rows
+            if baseline.state == "failed":
+                raise DerbyError(baseline.message)
+            for column, row in zip(group, others, strict=True):
+                if row.state == "failed":
+                    say(row.message)
+                else:
+                    rows.setdefault(column, []).append(row)
+        speedups = {
+            column: [row.speedup.value for row in runs[: job.number + 1]]
+            for column, runs in rows.items()
+            if len(runs) > job.number
+        }
+        able = {*contenders(speedups, len(plan.jobs)), *families}
+        running = [column for column in running if column in able & speedups.keys()]
+
+
+def contenders(speedups: Mapping[Column, Sequence[float]], prompts: int) -> list[Column]:
+    """The columns that can still win, by their speed-ups on the prompts so far. One leaves that on
+    half of all prompts, two at least, was SLOWER than the one with the highest median, or than the
+    baseline. 0: an answer was too short to tell.
+    """
+    leader = max(speedups.values(), key=median, default=())
+    marks = [SLOWER * max(speedup, 1.0) for speedup in leader]
+    return [
+        column
+        for column, own in speedups.items()
+        if sum(0 < speedup < mark for speedup, mark in zip(own, marks, strict=True))
+        < max(2, prompts / 2)
+    ]

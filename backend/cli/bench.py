@@ -22,10 +22,11 @@ from backend.bench.summary import (
     cells,
     conclusion,
     failures,
+    interval_of,
     measured,
     results,
 )
-from backend.bench.tune import Advice
+from backend.bench.tune import Tuning
 from backend.bench.tune import tune as tuned
 from backend.bench.verify import PENALIZED, TARGETS, cases
 from backend.bench.verify import verify as verified
@@ -36,8 +37,9 @@ from backend.engines.registry import engines
 from backend.errors import DerbyError
 from backend.models.files import BUILT_IN
 from backend.racing.models import LoadedModels
-from backend.results.figures import DASH
+from backend.results.figures import DASH, RATIO, factor
 from backend.results.intervals import LEAST
+from backend.results.result import BUSY, NOISY
 from backend.strategies.column import parse_column
 from backend.strategies.registry import usual_columns
 from backend.types import ModelSpec, Request, Sampling
@@ -135,32 +137,73 @@ def tune(
     precision: options.Precision = "",
     device: options.Device = "CPU",
     max_new_tokens: options.MaxNewTokens = 96,
+    raw: options.Raw = False,
+    wait: options.Wait = 30,
+    batch: Annotated[
+        bool,
+        typer.Option(
+            "--batch", help="Also time passes as wide as a server's of up to 16 sequences."
+        ),
+    ] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Find the fastest settings here: pass times, predicted and measured speed-ups (minutes)."""
-    spec = options.target_of(model, engine, precision, device)
-    chosen = options.prompts_of(prompts, limit)
-    tuning = tuned(spec, chosen, max_new_tokens, LoadedModels(), say)
+    plan = Plan(
+        options.prompts_of(prompts, limit),
+        (),
+        Request("-", max_new_tokens, chat=not raw),
+        options.target_of(model, engine, precision, device),
+    )
+    wait_for_quiet(wait, say)
+    tuning = tuned(plan, LoadedModels(), say, wide=batch)
     if as_json:
         print(json.dumps(asdict(tuning)))
         return
-    print_costs(tuning.costs)
-    headings = ("setting", "tokens/pass", "predicted", "measured", "95% interval")
-    title = f"tune: {spec}, {max_new_tokens} new tokens, greedy"
-    print_table(title, headings, map(_advice_cells, tuning.rows))
-    if not any(row.interval for row in tuning.rows):
+    if tuning.costs is not None:
+        print_costs(tuning.costs)
+    lines = []
+    for result in tuning.results:
+        name, speedup, interval, _, tokens, accepted, *_, same = cells(result)
+        ratio = tuning.predicted.get(name)
+        predicted = DASH if ratio is None else RATIO.cell(ratio)
+        lines.append((name, predicted, speedup, interval, tokens, accepted, same))
+    heads = ("column", "predicted", "speed-up", "95% interval", "tokens/pass", "accepted")
+    print_table(f"tune: {plan}", (*heads, "same text"), lines)
+    if tuning.costs is not None and tuning.forecast:
+        print_forecast(tuning, tuning.costs.widths[-1])
+    conclude(tuning, plan)
+
+
+def conclude(tuning: Tuning, plan: Plan) -> None:
+    """Print the column to use, and how sure that is."""
+    used, best = f"other programs used {tuning.others:.0%} of the machine", tuning.best
+    baseline, prompts = plan.names[plan.baseline], len(plan.prompts)
+    if tuning.others > NOISY:
+        say(f"Too noisy to tell: {used}.")
+        return
+    if tuning.others > BUSY:
+        say(f"Speeds may be off: {used}.")
+    if best is not None:
+        times = f"{factor(best.speedup or 0.0)} ({interval_of(best)})"
+        say(f"{times} as fast as {baseline} on {prompts} prompts, the same text on {best.equal}.")
+    elif prompts < LEAST:
         say(f"With fewer than {LEAST} prompts no setting can be shown to be faster: raise --limit.")
-    out.print(f"Use: -c {tuning.best}", highlight=False)
+    else:
+        say(f"No setting is shown to be faster than {baseline}.")
+    out.print(f"Use: -c {best.column if best else tuning.baseline}", highlight=False)
 
 
-def _advice_cells(advice: Advice) -> list[str]:
-    figures = (advice.tokens_per_pass, advice.predicted, advice.measured)
-    low, high = advice.interval or (None, None)
-    return [
-        advice.setting,
-        *(DASH if figure is None else f"{figure:.2f}" for figure in figures),
-        DASH if low is None else f"{low:.2f}{DASH}{high:.2f}",
-    ]
+def print_forecast(tuning: Tuning, widest: int) -> None:
+    """Print speed-ups for a server, by passes over up to `widest` rows."""
+    lines = [(f"{n}", f"{rows:.1f}", RATIO.cell(x)) for n, (rows, x) in tuning.forecast.items()]
+    print_table("Forecast for a server", ("B sequences", "rows a pass", "speed-up"), lines)
+    out.print(
+        f"A forecast of {tuning.forecast_of} where B sequences are decoded at once, by T(k), which "
+        f"is a straight line beyond {widest} rows (--batch measures wider passes). Each sequence "
+        "drafts by itself, and the draft's passes grow with B as the model's do. Left out: "
+        "attention over B contexts, and scheduling.",
+        highlight=False,
+    )
 
 
 def print_costs(costs: PassCosts) -> None:

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from backend.errors import DerbyError, check_range
 from backend.grammar.schema import Judgement, Verdict, judge, read
@@ -33,9 +33,6 @@ from backend.grammar.sources import (
 )
 from backend.grammar.vocabulary import byte_vocabulary, compile_matcher
 from backend.text import ByteTokenizer
-
-if TYPE_CHECKING:
-    pass
 
 #: Seconds of processor time and bytes of memory that one grammar, or the check of a text, may take.
 DEADLINE = 5.0

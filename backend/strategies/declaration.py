@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from backend.costs import Costs, PassCosts
+from backend.costs import Costs
 from backend.decoding.sampling import Sampler
 from backend.decoding.seams import Drafter
 from backend.drafters.draft_length import AdaptiveDraftLength, DraftLength
@@ -70,19 +70,6 @@ class DrafterInputs:
         return AdaptiveDraftLength(self.costs, seconds, k, trees=trees)
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """Settings for `tune` to try, in the command line's words behind the strategy's name.
-
-    `longest` > 0: a run with k set to it tells what every smaller k would have yielded.
-    `predict`, if given, tells the speed-up beforehand from pass costs alone.
-    """
-
-    settings: str = ""
-    longest: int = 0
-    predict: Callable[[PassCosts], float] | None = None
-
-
 def build_nothing(_inputs: DrafterInputs) -> Drafter:
     return Drafter()
 
@@ -104,7 +91,7 @@ class Strategy:
     #: Whether it draws the plain one's text, or only from the same distribution.
     keeps_text: Callable[[Values], bool] = lambda _values: True
     verified: tuple[str, ...] = ("",)  # settings that `verify` checks
-    candidates: tuple[Candidate, ...] = ()  # settings that `tune` tries
+    candidates: tuple[str, ...] = ()  # settings that `tune` tries; k=N stands for smaller ones too
     keeps_cache: bool = True  # False: it computes the whole text again, up to the photo finish
     grammar: str = ""  # the default of its grammar setting
     library: Library | None = None  # what decodes in place of our loop

@@ -55,6 +55,7 @@ TRANSFORMERS = Strategy(
     equivalent=equivalent,
     keeps_text=lambda _values: False,
     verified=(),
+    candidates=("lookup=2", "lookup=4", "lookup=8"),
     library=TRANSFORMERS_LIBRARY,
 )
 
@@ -72,6 +73,7 @@ OPENVINO_GENAI = Strategy(
     equivalent=equivalent,
     keeps_text=lambda _values: False,
     verified=(),
+    candidates=("lookup=2", "lookup=4", "lookup=8"),
     library=OPENVINO_GENAI_LIBRARY,
 )
 
@@ -95,6 +97,10 @@ LLAMACPP = Strategy(
     equivalent=llamacpp_equivalent,
     keeps_text=lambda _values: False,
     verified=(),
+    candidates=(
+        *(f"spec=ngram-simple,k={k}" for k in (0, 2, 4, 8)),
+        *(f"spec=ngram-mod,k={k}" for k in (0, 4, 16)),
+    ),
     library=LLAMACPP_LIBRARY,
 )
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from backend.decoding.sampling import COLDEST, DraftSampler, IndependentSampler
 from backend.decoding.seams import UNDECIDED, Drafter
 from backend.decoding.verification import KEYED, DistributionVerifier
-from backend.drafters.lookahead import LADDER, Lookahead, Sizes, choose_sizes, predicted
+from backend.drafters.lookahead import LADDER, Lookahead, Sizes, choose_sizes
 from backend.drafters.network_drafter import Hybrid, NetworkDrafter
 from backend.drafters.prompt_lookup import PromptLookup
 from backend.engines.engine import Engine, no_trained_draft
@@ -14,7 +14,6 @@ from backend.engines.heads.head import HEAD_SUFFIX, head_for
 from backend.engines.registry import all_precisions, copy_spec
 from backend.errors import DerbyError
 from backend.strategies.declaration import (
-    Candidate,
     DrafterInputs,
     Equivalent,
     Strategy,
@@ -82,7 +81,7 @@ LOOKUP = Strategy(
     build=build_lookup,
     equivalent=lambda values: Equivalent(lookup=values["k"]),
     verified=("", "k=10,ngram=4"),
-    candidates=(Candidate(longest=16), Candidate()),
+    candidates=("k=16", ""),
 )
 
 
@@ -192,11 +191,7 @@ SPECULATIVE = Strategy(
         "draft=int4,k=8",
         "promise=distribution",
     ),
-    candidates=(
-        Candidate("draft=trained", longest=8),
-        Candidate("draft=int4", longest=8),
-        Candidate(),
-    ),
+    candidates=("draft=trained,k=8", "draft=int4,k=8", ""),
 )
 
 
@@ -218,17 +213,6 @@ def build_lookahead(inputs: DrafterInputs) -> Drafter:
     if values["auto"]:
         sizes, decision = choose_sizes(inputs.costs.now)
     return Lookahead(sizes, seeded=values["seeded"], seed=seed, decision=decision)
-
-
-def _candidates() -> tuple[Candidate, ...]:
-    fixed = (
-        Candidate(
-            f"window={s.window},level={s.level},guesses={s.guesses}",
-            predict=lambda costs, s=s: predicted(s, costs),
-        )
-        for s in LADDER
-    )
-    return (*fixed, Candidate())
 
 
 LOOKAHEAD = Strategy(
@@ -253,5 +237,5 @@ LOOKAHEAD = Strategy(
         "window=7,level=4,guesses=7,seeded=false",
         "window=15,level=5,guesses=15",
     ),
-    candidates=_candidates(),
+    candidates=("",),
 )

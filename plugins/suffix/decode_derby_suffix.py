@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from backend.decoding.seams import Drafter
 from backend.drafters.draft_length import Acceptance, DraftLength, Guess, Path
-from backend.strategies.declaration import Candidate, DrafterInputs, Equivalent, Strategy
+from backend.strategies.declaration import DrafterInputs, Equivalent, Strategy
 from backend.strategies.settings import AUTO, K_HELP, NAMED_SIZE, WholeNumber
 from backend.types import Outcome, Proposal
 
@@ -171,5 +171,5 @@ SUFFIX = Strategy(
         vllm={"method": "suffix", "num_speculative_tokens": values["k"]},
     ),
     verified=("", "k=8"),
-    candidates=(Candidate(),),
+    candidates=("",),
 )

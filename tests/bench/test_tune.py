@@ -1,19 +1,20 @@
-"""What tune predicts of a smaller K is what a run with it finds; it names no setting that is not
-shown to be faster.
+"""What tune predicts of a smaller K is what a run with it finds, and what it forecasts of a server
+follows from what passes cost; it names no setting that is not shown to be faster.
 """
 
 import pytest
 from loop_runs import PROMPT, Script, naive, run, without_template
 
+from backend.bench.plan import Plan
 from backend.bench.prompts import PROMPTS
 from backend.bench.runner import RAW
-from backend.bench.summary import winner
-from backend.bench.tune import predict, tune
+from backend.bench.tune import BATCHES, _candidates, contenders, predict, tune
 from backend.costs import PassCosts
 from backend.engines.fake import FakeEngine
 from backend.errors import DerbyError
 from backend.racing.models import LoadedModels
 from backend.results.scoreboard import Score
+from backend.strategies.column import default_column
 from backend.text import ByteTokenizer
 from backend.types import ModelSpec, Request
 
@@ -30,59 +31,100 @@ def scripted(k: int, wrong: int, costs: PassCosts = CURVE, call: float = 0.0) ->
     return score
 
 
+def plan(prompts: int, tokens: int, name: str = "fake-loop", engine: str = "fake") -> Plan:
+    return Plan(PROMPTS[:prompts], (), Request("-", tokens), ModelSpec(name, engine))
+
+
 def test_a_prediction_for_k_is_what_a_run_with_k_finds() -> None:
     """Guesses right for four tokens and then wrong: K above 4 buys nothing and costs rows."""
-    far = scripted(8, 4)
     for k in range(1, 9):
-        per_forward, speedup = predict([far], k, CURVE)
-        right = 1 + min(k, 4)
-        run_ = scripted(k, 4)
-        assert per_forward == pytest.approx((run_.length - 1) / (run_.steps - 1), rel=0.06)
-        assert per_forward == pytest.approx(right, rel=0.05)
-        assert speedup == pytest.approx(right * CURVE.one_row / CURVE(1 + k), rel=0.05)
+        speedup, itself = predict([scripted(8, 4)], CURVE, k), predict([scripted(k, 4)], CURVE)
+        assert speedup == pytest.approx((1 + min(k, 4)) * CURVE.one_row / CURVE(1 + k), rel=0.05)
+        assert speedup == pytest.approx(itself, rel=0.05)
 
 
 def test_calls_of_the_draft_are_paid_for() -> None:
-    free, dear = (predict([scripted(8, 4, call=call)], 4, CURVE)[1] for call in (0.0, 2.0))
+    free, dear = (predict([scripted(8, 4, call=call)], CURVE, 4) for call in (0.0, 2.0))
     assert dear == pytest.approx(free * CURVE(5) / (CURVE(5) + 4 * 2.0), rel=0.05)
 
 
 def test_a_column_that_guessed_nothing_is_predicted_to_be_plain() -> None:
-    assert predict([scripted(0, 0)], 4, CURVE) == (pytest.approx(1.0), pytest.approx(1.0))
+    assert [predict([scripted(0, 0)], CURVE, 4, n) for n in BATCHES] == [pytest.approx(1.0)] * 5
+
+
+@pytest.mark.parametrize(
+    ("seconds", "ratios"),
+    [
+        ((1.0, 1.0, 1.0), [4, 4, 4, 4, 4]),  # memory alone: as many tokens as a pass writes
+        ((1.0, 64.0, 128.0), [4 / 5] * 5),  # computation alone: its rows are paid for
+        ((1.0, 1.0, 2.0), [4, 4, 4, 4, 4 / (80 / 64)]),
+    ],
+)
+def test_a_forecast_follows_from_what_wide_passes_cost(
+    seconds: tuple[float, float, float], ratios: list[float]
+) -> None:
+    """Rounds of four guesses of which three are right: four tokens for five rows."""
+    costs = PassCosts((1, 64, 128), seconds)
+    forecasts = [predict([scripted(4, 3)], costs, sequences=n) for n in BATCHES]
+    assert forecasts == pytest.approx(ratios, rel=0.05)
+    dear = [predict([scripted(4, 3, call=1.0)], costs, sequences=n) for n in BATCHES]
+    drafted = [4 * costs(n) / (costs(5 * n) + 4 * costs(n)) for n in BATCHES]
+    assert dear == pytest.approx(drafted, rel=0.05), "four calls, each for all sequences"
+
+
+def test_sequences_draft_independently() -> None:
+    """Of four that guess in a quarter of their passes, one or none guesses in most: that costs less
+    than if they guessed together, or 0.75 * 1 + 0.25 * 2.25 for three tokens.
+    """
+    score = scripted(0, 0)
+    score.depths[8, 8] = score.steps // 4
+    knee = PassCosts((1, 16, 32), (1.0, 1.0, 2.0))
+    assert predict([score], knee, sequences=4) == pytest.approx(3 / 1.093, rel=0.01)
 
 
 def test_tuning_measures_every_family_and_names_none_that_is_not_shown_to_be_faster() -> None:
-    tuning = tune(ModelSpec("fake-loop", "fake"), PROMPTS[:2], 200, LoadedModels(), lambda _: None)
-    names = [row.setting for row in tuning.rows]
-    families = {"lookup:k=1", "lookup:k=16", "speculative", "lookahead"}
-    assert len(set(names)) == len(names)
-    assert families | {"lookup"} <= set(names)
-    assert not any("trained" in name for name in names), "the fake has no trained draft"
-    assert tuning.best == "kv", "two prompts show of no setting that it is faster"
-    far = tuning.rows[names.index("lookup:k=16")]
-    assert far.tokens_per_pass > 1.5, "this model repeats itself"
-    assert far.measured
-    assert [row for row in tuning.rows if row.measured is None], "not every K is run"
+    tuning = tune(plan(2, 200), LoadedModels(), lambda _: None)
+    rows = {row.column: row for row in tuning.results}
+    assert {"lookup:k=16", "speculative", "lookahead", "lookup"} <= set(rows)
+    assert len(rows) == len(tuning.results)
+    assert not any("trained" in name for name in rows), "the fake has no trained draft"
+    assert tuning.baseline == "kv"
+    assert tuning.best is None, "two prompts show of no setting that it is faster"
+    assert rows["lookup:k=16"].prompts == 2
+    assert tuning.predicted["lookup:k=16"] > 1.5, "this model repeats itself"
+    assert set(tuning.predicted) <= set(rows), "what is predicted to be best is run"
+    assert "speculative:draft=int4,k=3" not in rows, "not every k is run"
 
 
 def test_where_no_family_runs_the_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a chat template prompts are sent raw; where nothing runs, that is one sentence."""
-    target, lines = ModelSpec("fake-loop", "fake"), list[str]()
+    lines = list[str]()
     monkeypatch.setattr(ByteTokenizer, "encode", without_template)
-    assert tune(target, PROMPTS[:1], 24, LoadedModels(), lines.append).rows
+    assert tune(plan(1, 24), LoadedModels(), lines.append).results
     assert RAW in lines
-
-    def refuse(*_: object) -> None:
-        raise DerbyError("No.")
-
-    monkeypatch.setattr("backend.bench.tune.raced", refuse)
+    assert len(set(lines)) == len(lines), "the same is said once"
     with pytest.raises(DerbyError, match="No setting could be run"):
-        tune(target, PROMPTS[:1], 24, LoadedModels(), lambda _: None)
+        tune(plan(1, 24, "fake-one-token"), LoadedModels(), lines.append)
+    assert any("computes one token at a time" in line for line in lines)
 
 
-def test_chance_wins_nothing() -> None:
-    noise, slower = ("lookahead", 2.76, (0.3, 25.0)), ("lookup", 0.8, (0.7, 0.9))
-    few, unrun = ("speculative", 3.0, None), ("lookup:k=3", None, None)
-    assert winner([noise, slower, few, unrun]) == ""
-    faster, close = ("lookup:k=4", 1.2, (1.1, 1.3)), ("stateless", 1.1, (1.05, 1.2))
-    assert winner([noise, faster, few, close]) == "lookup:k=4"
+def test_what_is_tuned_follows_the_model() -> None:
+    for name, engine, library in (
+        ("mine.gguf", "openvino", "llamacpp"),
+        ("mine", "openvino", "openvino_genai"),
+        ("mine", "torch", "transformers"),
+    ):
+        names = {column.name for column in _candidates(plan(1, 8, name, engine))}
+        ours = {"lookup", "speculative", "lookahead"} if name == "mine" else set[str]()
+        assert names == {*ours, library}
+
+
+def test_columns_that_can_no_longer_win_leave() -> None:
+    """Those that lose half of all prompts, two at least, to the leader or to the baseline."""
+    slow, leader, close, mixed = map(default_column, ("kv", "lookup", "lookahead", "grammar"))
+    speedups = {slow: [0.7, 1.1], leader: [1.5, 1.4], close: [1.45, 1.38], mixed: [1.6, 1.0]}
+    first = {column: ratios[:1] for column, ratios in speedups.items()}
+    assert contenders(first, 2) == contenders(speedups, 6) == [*speedups]
+    assert contenders(speedups, 4) == [leader, close, mixed]
+    assert contenders({slow: [0.9, 0.8]}, 4) == [], "the baseline has won"
+    assert contenders({slow: [0.0, 0.0]}, 4) == [slow], "short answers tell nothing"

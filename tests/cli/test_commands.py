@@ -21,7 +21,10 @@ from race_records import race_of
 from safetensors.numpy import save as tensors
 from typer.testing import CliRunner, Result
 
+from backend.bench.summary import ALL, ColumnResult
+from backend.bench.tune import Tuning
 from backend.cli.main import app
+from backend.costs import PassCosts
 from backend.events import Event, Failed, Step, from_json, to_json
 from backend.export.picture import picture_of
 from backend.export.tables import csv_table, markdown
@@ -193,13 +196,33 @@ def test_bench_names_the_column_that_failed_after_its_table() -> None:
     assert result.stderr.splitlines()[-1].startswith("Stateless (torch, bf16), 2 prompts: ")
 
 
-def test_tune_names_a_setting_that_a_race_takes(tmp_path: Path) -> None:
-    prompts = tmp_path / "one.txt"
-    prompts.write_text("xx", encoding="utf-8")
-    result = run("tune", *FAKE, "--prompts", str(prompts))
-    assert result.exit_code == 0
-    best = result.stdout.splitlines()[-1].removeprefix("Use: -c ")
-    assert run("race", "xx", *FAKE, "-c", best).exit_code == 0
+@pytest.mark.parametrize(
+    ("others", "faster", "limit", "sentence", "use"),
+    [
+        (0.1, True, "4", "1.43\N{MULTIPLICATION SIGN} (1.21", "Use: -c lookup:k=4"),
+        (0.4, True, "4", "Speeds may be off", "Use: -c lookup:k=4"),
+        (0.6, True, "4", "Too noisy to tell", ""),
+        (0.1, False, "4", "No setting is shown to be faster than KV reuse", "Use: -c kv"),
+        (0.1, False, "2", "raise --limit", "Use: -c kv"),
+    ],
+)
+def test_tune_names_what_is_shown_to_be_faster(
+    others: float,
+    faster: bool,
+    limit: str,
+    sentence: str,
+    use: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    row = ColumnResult("lookup:k=4", ALL, 4, 0, None, None, 1.43, (1.21, 1.67), 2.0, 0.5, 4, faster)
+    best, costs = row if faster else None, PassCosts((1, 32), (0.01, 0.02))
+    tuning = Tuning("kv", costs, [row], {}, best, others, "lookup:k=4", {16: (80.0, 0.87)})
+    monkeypatch.setattr("backend.cli.bench.tuned", lambda *_, **__: tuning)
+    result = run("tune", *FAKE, "--wait", "0", "--raw", "--limit", limit)
+    assert sentence in " ".join(result.stderr.split())
+    assert {"80.0", "0.87\N{MULTIPLICATION SIGN}"} <= set(result.stdout.split()), "the forecast"
+    assert ("Use: " in result.stdout) == bool(use)
+    assert result.stdout.splitlines()[-1].startswith(use)
 
 
 def test_a_plug_in_that_was_left_out_is_a_line_before_the_command_runs(

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from packages import install
 
-from backend.costs import PassCosts
 from backend.decoding.seams import Drafter
 from backend.drafters.lookahead import LADDER
 from backend.engines.fake import FakeEngine
@@ -25,7 +24,7 @@ from backend.racing.race import Race
 from backend.results.scoreboard import Scoreboard
 from backend.strategies import registry
 from backend.strategies.column import default_column, names_of, parse_column, settings_of
-from backend.strategies.declaration import Candidate, DrafterInputs, Strategy, Weights
+from backend.strategies.declaration import DrafterInputs, Strategy, Weights
 from backend.strategies.ours import SPECULATIVE
 from backend.strategies.registry import BASELINE, DEFAULT_COLUMNS, strategies
 from backend.strategies.settings import Choice, WholeNumber
@@ -57,8 +56,7 @@ def test_a_strategy_is_whole(strategy: Strategy) -> None:
     assert str(column) == (f"@{column.settings()['at']}" if server else strategy.name)
     assert set(settings_of(strategy)) == set(column.settings())
     assert strategy.ours <= ("grammar" in column.settings())
-    longest = [f"k={each.longest}" for each in strategy.candidates if each.longest]
-    for run in (*strategy.verified, *(each.settings for each in strategy.candidates), *longest):
+    for run in (*strategy.verified, *strategy.candidates):
         assert parse_column(f"{strategy.name}:{run}").name == strategy.name
 
 
@@ -176,14 +174,6 @@ def test_scratch_rows_reach_as_far_as_the_setting_or_any_that_auto_may_choose() 
         )
     others = set(strategies()) - {"lookahead"}
     assert all(default_column(name).scratch_depth == 0 for name in others)
-
-
-def test_a_candidate_with_a_prediction_predicts_from_pass_costs() -> None:
-    steep = PassCosts((1, 48), (1e-3, 2.5e-2))
-    candidates: list[Candidate] = [c for s in strategies().values() for c in s.candidates]
-    predictions = [c.predict(steep) for c in candidates if c.predict is not None]
-    assert predictions
-    assert all(prediction > 0 for prediction in predictions)
 
 
 def test_a_build_that_fails_leaves_no_session_behind(monkeypatch: pytest.MonkeyPatch) -> None:
