@@ -15,12 +15,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from backend.errors import DerbyError, check_range
 from backend.grammar.sources import MAX_BYTES, MAX_PUBLIC_BYTES, GrammarSource, Kind
+from backend.models.files import is_path
 from backend.offer import Offer
 from backend.programs.parser import is_program, parse_program
 from backend.racing.models import usual_spec
 from backend.racing.race import Race
 from backend.strategies.column import Column, parse_column, settings_of
-from backend.strategies.registry import strategies
+from backend.strategies.registry import strategies, usual_columns
 from backend.strategies.settings import OWN
 from backend.types import MAX_NEW_TOKENS, ModelSpec, Request, Sampling, Thinking
 from backend.untrusted import read_as
@@ -76,7 +77,7 @@ class Form(BaseModel):
 
     prompt: str = _field(EXAMPLES[0].prompt, "Prompt", "What the model is asked")
     lineup: Annotated[str, Len(0, 4_000)] = _field(
-        EXAMPLES[0].lineup, "Line-up", "A column a line, such as speculative:k=4"
+        "", "Line-up", "A column a line, such as speculative:k=4; none: the model's usual ones"
     )
     max_new_tokens: int = _field(EXAMPLES[0].tokens, "Max new tokens")
     temperature: float = _field(0.0, "Temperature", "0: always the likeliest token")
@@ -156,8 +157,15 @@ def _target(form: Form, offer: Offer) -> ModelSpec:
     return usual_spec(spec, lambda _: None)
 
 
+def usual_lineup(model: str, offer: Offer) -> str:
+    """The line-up of whoever names none, on the model of that name; "": the first one."""
+    named = model if model and not is_path(model) else offer.models[0]  # a page takes no paths
+    return "\n".join(usual_columns(named))
+
+
 def _columns(form: Form, offer: Offer, target: ModelSpec) -> tuple[Column, ...]:
-    pairs = enumerate(map(str.strip, form.lineup.split("\n")), start=1)
+    lineup = form.lineup or usual_lineup(target.name, offer)
+    pairs = enumerate(map(str.strip, lineup.split("\n")), start=1)
     lines = [(number, line) for number, line in pairs if line]
     if not 1 <= len(lines) <= offer.most_columns:
         raise DerbyError(

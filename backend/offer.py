@@ -13,7 +13,7 @@ from backend.errors import DerbyError, unknown
 from backend.libraries.library import Library
 from backend.libraries.server import is_address
 from backend.limits import PRIVATE, Limits
-from backend.models.files import BUILT_IN, HUB_ID, SUFFIX, is_path
+from backend.models.files import BUILT_IN, HUB_ID, SUFFIX, is_gguf, is_path
 from backend.racing.race import MAX_COLUMNS
 from backend.strategies.column import Column, settings_of
 from backend.strategies.settings import ServerChoice
@@ -126,7 +126,7 @@ def titled(models: Sequence[str], engines: Sequence[str]) -> Mapping[str, str]:
         title, place = name, name
         if is_path(name):
             path = Path(name).expanduser().absolute()
-            if not path.is_dir() and not (path.suffix == SUFFIX and path.is_file()):
+            if not path.is_dir() and not (is_gguf(path.name) and path.is_file()):
                 raise DerbyError(f"There is no model folder {name!r}: check the path.")
             title, place = path.name, str(path)
         elif not own and name != BUILT_IN and not HUB_ID.fullmatch(name):
@@ -134,8 +134,8 @@ def titled(models: Sequence[str], engines: Sequence[str]) -> Mapping[str, str]:
                 f"There is no model {name!r}: write a folder or GGUF file starting with '/', '.' "
                 "or '~', or a Hub id such as owner/model."
             )
-        number, suffix = 2, SUFFIX if title.endswith(SUFFIX) else ""
-        stem = title.removesuffix(suffix)
+        number, end = 2, -len(SUFFIX) if is_gguf(title) else len(title)
+        stem, suffix = title[:end], title[end:]
         while {BUILT_IN: BUILT_IN, **titles}.get(title, place) != place:
             title, number = f"{stem}-{number}{suffix}", number + 1
         titles[title] = place

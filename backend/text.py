@@ -78,10 +78,12 @@ class Tokenizer(ABC):
         except Exception as error:  # a template is a program of the model's makers
             raise DerbyError(
                 f"The model's chat template refuses this prompt ({error!s:.200}): switch the "
-                "template off."
+                "template off (--raw)."
             ) from error
         if lost:
-            raise DerbyError("The model's chat template leaves the prompt out: switch it off.")
+            raise DerbyError(
+                "The model's chat template leaves the prompt out: switch it off (--raw)."
+            )
         if same:
             raise DerbyError("This model has no thinking to switch: leave it as it is.")
         return self._bare(rendered)
@@ -139,6 +141,17 @@ class Tokenizer(ABC):
         """What a race tells of it when a column starts: see Started."""
         ends, notes = sorted(self.eos_ids), list(self.notes)
         return {"tokenizer": self.fingerprint, "ends": ends, "parts": self.parts, "notes": notes}
+
+
+NO_TEMPLATE = "This model has no chat template: switch the template off (--raw)."
+
+
+def require_template(folder: Path) -> None:
+    """Raise DerbyError for a model whose files hold no chat template, before it is loaded."""
+    config = folder / "tokenizer_config.json"
+    stated = config.is_file() and '"chat_template"' in config.read_text("utf-8", "replace")
+    if not stated and not any(folder.glob("*chat_template*")):
+        raise DerbyError(NO_TEMPLATE)
 
 
 def takes_chats(tokenizer: Tokenizer) -> bool:
@@ -206,7 +219,7 @@ class HfTokenizer(Tokenizer):
 
     def _rendered(self, messages: Messages, **options: bool) -> str:
         if not self.fast.chat_template:
-            raise DerbyError("This model has no chat template: switch the template off.")
+            raise DerbyError(NO_TEMPLATE)
         return self._filled(messages, self.parts, add_generation_prompt=True, **options)
 
     def _filled(self, messages: Messages, parts: bool, **options: bool) -> str:  # noqa: FBT001
@@ -348,6 +361,9 @@ def _load(folder: Path) -> Any:
 
             try:
                 fast = PreTrainedTokenizerFast.from_pretrained(folder, trust_remote_code=False)
+                processors = folder / "chat_template.json"  # as older models have it
+                if not fast.chat_template and processors.is_file():
+                    fast.chat_template = json.loads(processors.read_bytes())["chat_template"]
             except Exception as error:  # whatever its makers wrote
                 why = f"{' '.join(f'{type(error).__name__}: {error}'.split()):.100}"
     if why:

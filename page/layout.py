@@ -7,7 +7,7 @@ from typing import Any
 import gradio as gr
 
 from backend.errors import DerbyError
-from backend.form import EXAMPLES, form_from, query_of
+from backend.form import EXAMPLES, form_from, query_of, usual_lineup
 from backend.offer import Offer
 from backend.racing.hosts import Host
 from page import bench
@@ -50,6 +50,7 @@ def build(host: Host, offer: Offer) -> gr.Blocks:
             query = dict(request.query_params)
             try:
                 form = form_from(query).model_dump()
+                form["lineup"] = form["lineup"] or usual_lineup(form["model"], offer)
             except DerbyError as error:
                 raise refusal(error) from error
             tab = query.get("tab", "")

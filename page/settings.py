@@ -6,9 +6,10 @@ from typing import Any
 import gradio as gr
 
 from backend.errors import DerbyError
-from backend.form import KINDS, PRESETS, Form, own_grammar, settings_table
+from backend.form import KINDS, PRESETS, Form, own_grammar, settings_table, usual_lineup
 from backend.grammar.check import check
 from backend.offer import Offer
+from backend.strategies.libraries import LLAMACPP
 from backend.strategies.settings import OWN
 from page.components import CHECKED, QUIET, Fields, plain, refusal
 
@@ -87,7 +88,14 @@ def settings(offer: Offer, prompt: gr.Textbox) -> tuple[gr.Sidebar, Fields]:
         names = ("precision", "device")
         return [gr.Dropdown([USUAL, *offer.options(name, engine)], value="") for name in names]
 
+    def fit(model: str, lineup: str) -> str:
+        """The line-up, or the model's usual one if only GGUF files fit one of the two."""
+        usual, gguf = usual_lineup(model, offer), LLAMACPP.name
+        return lineup if (gguf in lineup) == (gguf in usual) else usual
+
     preset.input(choose, preset, [fields["lineup"], about], **QUIET)
+    model, lineup = fields["model"], fields["lineup"]
+    model.input(fit, [model, lineup], lineup, **QUIET)
     outputs = [fields["precision"], fields["device"]]
     fields["engine"].input(places, fields["engine"], outputs, **QUIET)
     return sidebar, fields

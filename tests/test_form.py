@@ -17,10 +17,11 @@ from backend.form import (
     query_of,
     read_race,
     settings_table,
+    usual_lineup,
 )
 from backend.limits import PRIVATE, PUBLIC, VARIABLE, Limits, limits_of
-from backend.offer import offer_of
-from backend.strategies.registry import strategies
+from backend.offer import offer_of, titled
+from backend.strategies.registry import GGUF_COLUMNS, strategies
 
 HERE, THERE = (offer_of(("openvino", "torch"), limits=limits) for limits in (PRIVATE, PUBLIC))
 
@@ -34,6 +35,15 @@ def test_the_page_s_defaults_are_a_race_of_the_first_example() -> None:
 
 def test_a_question_about_a_tag_is_asked_with_a_backslash_before_it() -> None:
     assert read_race(Form(prompt=r"\{{gen 'x'}}?"), THERE).request.text == "{{gen 'x'}}?"
+
+
+def test_no_line_up_is_the_usual_one_of_the_model(tmp_path: Path) -> None:
+    (tmp_path / "m.GGUF").touch()
+    there = offer_of(("openvino",), ["built-in", *titled([str(tmp_path / "m.GGUF")], ["openvino"])])
+    columns = read_race(Form(model="m.GGUF"), there).columns
+    assert tuple(map(str, columns)) == GGUF_COLUMNS
+    assert usual_lineup("m.GGUF", there).split("\n") == [*GGUF_COLUMNS]
+    assert usual_lineup("", there) == EXAMPLES[0].lineup
 
 
 @pytest.mark.parametrize("lineup", [choice.lineup for choice in (*EXAMPLES, *PRESETS)])

@@ -9,7 +9,7 @@ from backend.bench.prompts import Prompt
 from backend.racing.race import Race
 from backend.records.record import this_machine, versions
 from backend.results.scoreboard import Scoreboard
-from backend.strategies.column import Column, baseline_of, parse_column
+from backend.strategies.column import Column, baseline_of, names_of, parse_column
 from backend.strategies.registry import usual_columns
 from backend.types import ModelSpec, Request
 
@@ -75,7 +75,7 @@ class Plan:
     @property
     def names(self) -> list[str]:
         """What the columns are called."""
-        return [column.label for column in self.columns]
+        return names_of(self.columns)
 
     @cached_property
     def jobs(self) -> tuple[Job, ...]:

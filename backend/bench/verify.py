@@ -106,5 +106,5 @@ def _run(
     result, differences = result_of(board), dict[str, str]()
     for column, row in zip(columns, result.rows, strict=True):
         same = row.state == "done" and result.wrote_baseline_text(row)
-        differences[column.label] = "" if same else outcome(board, row) or "another text"
+        differences[str(column)] = "" if same else outcome(board, row) or "another text"
     return Result(case, len(base.tokens), differences)

@@ -20,7 +20,7 @@ Columns = Annotated[
         "--column",
         "-c",
         help="A column: name[@engine/precision/device][:setting=value,...]. Repeatable. "
-        "Names: " + ", ".join(strategies()),
+        "Default: those that the model runs. Names: " + ", ".join(strategies()),
     ),
 ]
 MaxNewTokens = Annotated[int, typer.Option(help="The most tokens to generate.")]

@@ -35,7 +35,7 @@ from backend.results.result import result_of
 from backend.results.scoreboard import Scoreboard
 from backend.results.sentences import doubt, headline, outcome, state, why
 from backend.strategies.column import parse_column
-from backend.strategies.registry import DEFAULT_COLUMNS
+from backend.strategies.registry import usual_columns
 from backend.types import Request, Sampling
 
 #: Times a second that the table is drawn.
@@ -64,7 +64,7 @@ def race(
     min_p: options.MinP = 0.0,
     repetition_penalty: options.RepetitionPenalty = 1.0,
     seed: options.Seed = 0,
-    column: options.Columns = list(DEFAULT_COLUMNS),
+    column: options.Columns = [],
     max_new_tokens: options.MaxNewTokens = 128,
     ignore_eos: Annotated[
         bool,
@@ -112,7 +112,7 @@ def race(
     if prompt == "-":
         prompt = sys.stdin.buffer.read().decode("utf-8", "surrogateescape")
     source = grammar_from_file(grammar) if grammar else None
-    columns = tuple(parse_column(name, source) for name in column)
+    columns = tuple(parse_column(name, source) for name in column or usual_columns(model))
     request = Request(
         prompt,
         max_new_tokens,
@@ -145,9 +145,9 @@ def race(
         save(recorded(request, columns, entered.target, events), record)
     if interrupted.is_set():
         raise KeyboardInterrupt  # ends as any other command that is interrupted
-    failures = {score.message for score in board.scores if score.state == "failed"}
-    if failures:
-        raise DerbyError("\n".join(sorted(failures)))
+    failures = [score.message for score in board.scores if score.state == "failed"]
+    if failures and (column or len(failures) == len(columns)):  # else the model cannot run them
+        raise DerbyError("\n".join(sorted({*failures})))
 
 
 @contextmanager
@@ -242,7 +242,7 @@ def summary(board: Scoreboard) -> Table:
         table.add_column(heading, justify="right", no_wrap=True, min_width=4)
     for row in result.rows:
         cells = [figure.cell(row) for figure in figures]
-        table.add_row(visible(board.columns[row.column].label), state(row), *cells)
+        table.add_row(visible(row.name), state(row), *cells)
     return table
 
 
@@ -253,7 +253,7 @@ def texts(board: Scoreboard) -> Group:
     result = result_of(board)
     parts: list[Text] = []
     for row in result.rows:
-        parts.append(Text(f"\n{visible(board.columns[row.column].label)}", style="bold"))
+        parts.append(Text(f"\n{visible(row.name)}", style="bold"))
         for sentence in filter(None, (outcome(board, row), why(board, row))):
             parts[-1].append(f"  {visible(sentence.removesuffix('.'))}.", style="not bold dim")
         body = Text()

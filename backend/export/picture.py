@@ -3,7 +3,9 @@ the end. It has no script, no style sheet and nothing from elsewhere.
 """
 
 from html import escape
-from textwrap import shorten, wrap
+from itertools import accumulate
+from textwrap import wrap
+from unicodedata import east_asian_width
 
 from backend.models.files import model_title
 from backend.records.record import RaceRecord, board
@@ -30,7 +32,7 @@ def picture_of(record: RaceRecord) -> str:
     parts = [
         _text(MARGIN, 52, "Decode Derby", 30, WINNER, bold=True),
         _text(RIGHT, 52, model, 22, SOFT, "end"),
-        _text(MARGIN, 98, shorten(record.request.prompt, 62, placeholder=" ..."), 28, bold=True),
+        _text(MARGIN, 98, _cut(record.request.prompt, 62), 28, bold=True),
         *(_text(MARGIN, 138 + 30 * n, line, 24) for n, line in enumerate(wrap(sentences, 92)[:2])),
     ]
     longest = max(
@@ -61,9 +63,14 @@ def _bar(row: Row, text: str, y: float, unit: float, result: Result) -> list[str
     its number; of a noisy race the interval alone.
     """
     colour = WINNER if row.column in result.leaders else PLAIN
-    name = shorten(row.name, 20, placeholder="...")
+    # What differs from other columns stands below the title; the longer, the smaller.
+    title, bracket, rest = row.name.partition(" (")
+    lines = [title, _cut(f"({rest}", 56)] if bracket else [title]
     parts = [
-        _text(MARGIN, y + 24, name, 26, bold=True),
+        *(
+            _text(MARGIN, y + place, line, min(size, 450 // len(line)), bold=True)
+            for line, place, size in zip(lines, (10 if bracket else 24, 32), (26, 18), strict=False)
+        ),
         _text(MARGIN, y + 52, text, 20, SOFT),
         _box(BEGIN, y + 8, LENGTH, 30, FAINT),
         _box(BEGIN, y + 8, row.speedup.value * unit, 30, colour),
@@ -76,6 +83,16 @@ def _bar(row: Row, text: str, y: float, unit: float, result: Result) -> list[str
     number = factor(row.speedup.value) if known else "failed" if row.message else ""
     parts += [_text(RIGHT, y + 30, number + span(row.speedup), 28, colour, "end", bold=True)]
     return [*parts, _text(RIGHT, y + 56, beside(row), 20, SOFT, "end")]
+
+
+def _cut(text: str, most: int) -> str:
+    """The text in one line that is as wide as at most so many letters; of wide ones, as the
+    Chinese, each counts as two.
+    """
+    line = " ".join(text.split())
+    widths = accumulate(1 + (east_asian_width(character) in "WF") for character in line)
+    fitting = sum(width <= most for width in widths)
+    return line if fitting == len(line) else f"{line[: max(fitting - 3, 0)].rstrip()}..."
 
 
 def _box(x: float, y: float, width: float, height: float, colour: str) -> str:

@@ -19,11 +19,11 @@ from backend.libraries.llamacpp import LLAMACPP
 from backend.libraries.openvino_genai import OPENVINO_GENAI
 from backend.libraries.openvino_genai import PRECISIONS as GENAI_PRECISIONS
 from backend.libraries.transformers import TRANSFORMERS
-from backend.models.files import BUILT_IN, SUFFIX
+from backend.models.files import BUILT_IN, is_gguf
 from backend.programs.parser import is_program
 from backend.results.figures import likely
 from backend.results.result import result_of
-from backend.results.scoreboard import Score, Scoreboard
+from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import Column, OwnModel, default_column
 from backend.strategies.declaration import Equivalent
 from backend.strategies.libraries import DRAFT_TOKENS
@@ -73,7 +73,7 @@ def snippet(
     column that failed or is a server's, a program, and an unknown library.
     """
     column, score = board.columns[index], board.scores[index]
-    _require_code(column, score, request, library)
+    _require_code(board, index, request, library)
     template = LIBRARIES[library]
     equivalent = column.strategy.equivalent({**column.settings(), **score.decision.settings})
     if score.decision.plain:
@@ -101,11 +101,12 @@ def snippet(
     return Snippet(template.language, code, note, theirs, _raced(board, index, theirs, target))
 
 
-def _require_code(column: Column, score: Score, request: Request, library: str) -> None:
+def _require_code(board: Scoreboard, index: int, request: Request, library: str) -> None:
     """Raise DerbyError where there is nothing to write code of."""
-    if score.state == "failed" or not column.strategy.loads:
-        why = "failed" if score.state == "failed" else "runs on a server already"
-        raise DerbyError(f"{column.label} {why}: choose another column.")
+    failed = board.scores[index].state == "failed"
+    if failed or not board.columns[index].strategy.loads:
+        why = "failed" if failed else "runs on a server already"
+        raise DerbyError(f"{board.name(index)} {why}: choose another column.")
     if is_program(request.prompt):
         raise DerbyError("No library runs programs with slots: race a plain prompt to get code.")
     if library not in tuple(LIBRARIES):  # whatever it is, a dict would want its hash
@@ -182,7 +183,7 @@ def _place(column: Column, template: Template, target: ModelSpec) -> OwnModel:
 
 def _require_files(models: set[str], library: str) -> None:
     """Raise DerbyError for a model whose files the library does not read."""
-    if any(name.endswith(SUFFIX) != (library == "llama.cpp") for name in models):
+    if any(is_gguf(name) != (library == "llama.cpp") for name in models):
         reads = "only GGUF files" if library == "llama.cpp" else "no GGUF files"
         raise DerbyError(f"{library} runs {reads} here: choose another model, or another library.")
 

@@ -43,7 +43,7 @@ def csv_table(record: RaceRecord) -> str:
     speed-up's interval, and how its text compares; "" for unknown values.
     """
     scoreboard = board(record)
-    headings = ["column", *map(_heading, FIGURES), "speed-up, low", "speed-up, high"]
+    headings = ["column", "option", *map(_heading, FIGURES), "speed-up, low", "speed-up, high"]
     lines = (_line(scoreboard, row) for row in result_of(scoreboard).rows)
     return csv_of([[*headings, "verdict", "text", "message"], *lines])
 
@@ -54,7 +54,7 @@ def _heading(figure: Figure) -> str:
 
 
 def _line(scoreboard: Scoreboard, row: Row) -> Iterator[object]:
-    yield scoreboard.columns[row.column].label
+    yield from (row.name, str(scoreboard.columns[row.column]))
     for figure in FIGURES:
         value = figure.value(row)
         percent = 100 if figure.unit.name == "%" else 1

@@ -26,7 +26,7 @@ from backend.libraries.transformers import (
     load_arguments,
 )
 from backend.models.builtin import GGUF_MEMBER, PACKAGE
-from backend.models.files import BUILT_IN, BUILT_IN_TITLE, HUB_ID
+from backend.models.files import BUILT_IN, BUILT_IN_TITLE, HUB_ID, SUFFIX
 from backend.types import ModelSpec, Request, template_options
 
 #: The Hub's name of the built-in model.
@@ -174,8 +174,12 @@ def llamacpp_code(spec: ModelSpec, request: Request, settings: Settings) -> Iter
     if settings["draft"] != NO_DRAFT:
         more, draft = _fetched(settings["draft"], "draft")
         fetching, settings = [*fetching, *more], {**settings, "draft": draft}
-    words = map(shell, server_flags(file, request, settings, spec.device))
-    flags = (f"  {flag} {value} \\" for flag, value in zip(words, words, strict=True))
+    words = iter(server_flags(file, request, settings, spec.device))
+    flags = (
+        # What has no file's name llama.cpp fetches itself.
+        f"  {flag.replace('model', 'hf-repo') if ':' in value else flag} {shell(value)} \\"
+        for flag, value in zip(words, words, strict=True)
+    )
     if str(body.get("grammar", "")).startswith("%llguidance"):
         yield "# This grammar needs a server that was built with -DLLAMA_LLGUIDANCE=ON."
     yield from (*fetching, "llama-server \\", *flags, "  --port 8080 &")
@@ -193,6 +197,8 @@ def _fetched(name: str, role: str) -> tuple[list[str], str]:
     if not HUB_ID.fullmatch(name):  # a path, or a file by its title
         return [], published(name)
     repository, _, file = name.partition(":")
+    if not file.lower().endswith(SUFFIX):  # llama.cpp fetches it by its quantisation
+        return [], name
     fetch = f"hf download {shell(repository)} {shell(file)} --local-dir {role}"
     return [fetch], f"{role}/{file}"
 

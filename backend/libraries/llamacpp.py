@@ -43,11 +43,14 @@ GGUF = "gguf"
 #: What a draft of a file of its own is called.
 DRAFT = "draft-simple"
 
+#: The kinds of drafts that were trained for their target, of which only layers of the target's own
+#: file (MTP) need no file.
+TRAINED = ("draft-eagle3", "draft-mtp", "draft-dflash")
+
 #: The flags that set how many tokens are drafted, by who drafts them, each with the most that k
 #: sets it to: for endings that are looked up and for the shortest drafts, that is the usual.
 K_FLAGS = {
-    DRAFT: {"--spec-draft-n-max": 64},
-    "draft-mtp": {"--spec-draft-n-max": 64},
+    **{kind: {"--spec-draft-n-max": 64} for kind in (DRAFT, *TRAINED)},
     "ngram-simple": {"--spec-ngram-simple-size-m": 64, "--spec-ngram-simple-size-n": 12},
     "ngram-mod": {"--spec-ngram-mod-n-max": 64, "--spec-ngram-mod-n-min": 48},
 }
@@ -88,12 +91,12 @@ def server_flags(file: str, request: Request, settings: Settings, device: str = 
     if device == "CPU":
         flags += ["--n-gpu-layers", "0"]
     kind, draft, k = settings["spec"], settings["draft"], settings["k"]
-    kinds: list[str] = []
+    kinds = [] if kind == NO_DRAFT else [kind]
     if draft != NO_DRAFT:
-        kinds.append(DRAFT)
         flags += ["--model-draft", draft]
-    if kind != NO_DRAFT:
-        kinds.append(kind)
+        kinds = kinds if kind in TRAINED else [DRAFT, *kinds]
+    elif kind in TRAINED and kind != "draft-mtp":
+        raise DerbyError(f"llama.cpp's {kind} needs a draft of its own: add draft=FILE.gguf.")
     if kinds:
         flags += ["--spec-type", ",".join(kinds)]
     lengths = {flag: most for name in kinds for flag, most in K_FLAGS[name].items() if k}

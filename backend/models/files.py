@@ -5,8 +5,9 @@ import json
 import logging
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from glob import escape
 from pathlib import Path
 from typing import Any
@@ -80,9 +81,33 @@ def model_title(name: str) -> str:
     return BUILT_IN_TITLE if name == BUILT_IN else name
 
 
+def short_title(name: str) -> str:
+    """The last part of a model's name or path."""
+    return name.rstrip("/").rpartition("/")[2]
+
+
 def is_path(name: str) -> bool:
     """True of a model's name that is a place on this machine."""
     return name.startswith((".", "~")) or Path(name).is_absolute()
+
+
+def is_gguf(name: str) -> bool:
+    """Whether a model's name is a GGUF file's, which llama.cpp runs."""
+    return name.lower().endswith(SUFFIX) or bool(":" in name and HUB_ID.fullmatch(name))
+
+
+#: How a GGUF file says that it has layers which draft (MTP): a key, its type and how many.
+_MTP = re.compile(rb"\.nextn_predict_layers\x04\0\0\0(?!\0\0\0\0)")
+
+
+def has_mtp(name: str) -> bool:
+    """Whether a GGUF file on this machine has layers which draft, by how it begins."""
+    place = _titles.get(name, name)
+    file = Path(place).expanduser()
+    if not (is_gguf(place) and is_path(place) and file.is_file()):
+        return False
+    with file.open("rb") as header:
+        return bool(_MTP.search(header.read(1 << 16)))
 
 
 def give_titles(titles: Mapping[str, str]) -> None:
@@ -98,7 +123,8 @@ def _place(name: str, say: Say) -> Path:
     if is_path(name):
         return Path(name).expanduser().absolute()
     if HUB_ID.fullmatch(name):
-        return hub_folder(name, say) / name.partition(":")[2]
+        folder, file = hub_folder(name, say), name.partition(":")[2]
+        return _gguf_in(folder, file) if file else folder
     raise DerbyError(
         f"There is no model {name!r}: write {BUILT_IN!r}, a folder or GGUF file starting with '/', "
         "'.' or '~', or a Hub id such as owner/model."
@@ -112,10 +138,11 @@ def gguf_file(name: str, say: Say) -> Path:
     if name == BUILT_IN:
         return built_in_gguf(say)
     file = _place(name, say)
-    if file.suffix != SUFFIX or not file.is_file():
+    if file.suffix.lower() != SUFFIX or not file.is_file():
         raise DerbyError(
             f"{name!r} is no GGUF file, and llama.cpp reads only those: name one, of a folder as "
-            "folder/FILE, of the Hub as owner/model:FILE, or choose another column."
+            "folder/FILE, of the Hub as owner/model:FILE or owner/model:Q4_K_M, or choose another "
+            "column."
         )
     return file
 
@@ -128,7 +155,7 @@ def model_folder(name: str, say: Say) -> Path:
     if name == BUILT_IN:
         return built_in_folder(say)
     folder = _place(name, say)
-    if folder.suffix == SUFFIX:
+    if folder.suffix.lower() == SUFFIX:
         raise DerbyError(
             f"{name!r} is a GGUF file, which llama.cpp runs: choose its column, -c llamacpp, or "
             "the model's safetensors."
@@ -281,14 +308,40 @@ def _eos_ids(folder: Path, name: str, fallback: Any) -> frozenset[int]:
     return frozenset(ids)
 
 
-#: Without what the Hub does not allow in it. Behind a colon, one of the repository's GGUF files.
+#: Without what the Hub does not allow in it. Behind a colon, one of the repository's GGUF files, or
+#: what such a file is called by its quantisation alone.
 HUB_ID = re.compile(
-    r"(?!.*(--|\.\.|\.git(:|$)))\w[\w.-]{0,95}/\w[\w.-]{0,95}(:\w[\w.-]{0,195}\.gguf)?", re.ASCII
+    r"(?!.*(--|\.\.|\.git(:|$)))\w[\w.-]{0,95}/\w[\w.-]{0,95}"
+    r"(:(\w[\w./-]{0,195}\.(?i:gguf)|\w[\w-]{0,39}))?",
+    re.ASCII,
 )
 
 #: What is fetched from the Hub: data only, top folder only, never pickles or code.
 WANTED = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt", *IR)
 UNWANTED = ("*/*", "consolidated*")
+
+
+def _patterns(file: str) -> tuple[Sequence[str], Sequence[str]]:
+    """Which files of a repository are wanted, and which of these are not: of one GGUF file, by its
+    name or its quantisation, all parts.
+    """
+    if not file:
+        return WANTED, UNWANTED
+    if file.lower().endswith(SUFFIX):
+        return [escape(file).replace("-00001-of-", "-?????-of-")], []
+    any_case = (f"[{c.lower()}{c.upper()}]" if c.isalpha() else c for c in f"{file}*{SUFFIX}")
+    quant, suffix = "".join(any_case).split("*")
+    ends = (suffix, f"-?????-of-?????{suffix}")
+    return [f"{start}{quant}{end}" for start in ("", "*[-._/]") for end in ends], ["*mmproj*"]
+
+
+def _gguf_in(folder: Path, file: str) -> Path:
+    """The GGUF file of a fetched repository, or the first of its parts."""
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
+    wanted, unwanted = _patterns(file)
+    fitting = [name for name in names if any(fnmatchcase(name, each) for each in wanted)]
+    fitting = [name for name in fitting if not any(fnmatchcase(name, each) for each in unwanted)]
+    return folder / min(fitting, key=len, default=file)  # others have more in front of it
 
 
 #: Folders that this process has asked the Hub about: a model stays the same until the next start.
@@ -307,15 +360,14 @@ def hub_folder(name: str, say: Say, *, download: bool = True) -> Path:
     from huggingface_hub import snapshot_download
 
     repository, _, file = name.partition(":")
-    # The other parts of a file in several come with the first.
-    patterns = [escape(file).replace("-00001-of-", "-?????-of-")] if file else WANTED
+    wanted, unwanted = _patterns(file)
     if download:
         say(f"Fetching {name} from the Hub...")
     try:
         folder = snapshot_download(
             repository,
-            allow_patterns=list(patterns),
-            ignore_patterns=list(UNWANTED),
+            allow_patterns=list(wanted),
+            ignore_patterns=list(unwanted),
             local_files_only=not download,
         )
     except (httpx.HTTPError, OSError, ValueError) as error:

@@ -73,6 +73,8 @@ class ColumnRun:
 
     def _own_events(self) -> Generator[Event]:
         column, request, clock, index = self.column, self.request, self.clock, self.index
+        if request.chat and not is_program(request.prompt):
+            self.models.require_template(self.spec, self.say)
         self._target = target = self.models.get(self.spec, self.say)
         clock.synchronize = target.synchronize
         if self.save_cache is not None:
@@ -262,6 +264,8 @@ class ColumnRun:
             raise DerbyError(f"{column.title} cannot run programs: remove it.")
         for name in column.drafts.values():
             self.models.fetch(name, self.say)
+        if library.like and self.request.chat:  # others have a template of their own
+            self.models.require_template(self.spec, self.say)
         model = library.elsewhere or self.models.get(self.spec, self.say)
         self.clock.synchronize = model.synchronize
         yield from library_events(

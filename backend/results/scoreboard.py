@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import inf
 from typing import Literal
 
@@ -28,7 +29,7 @@ from backend.events import (
     Started,
     Step,
 )
-from backend.strategies.column import Column, baseline_of
+from backend.strategies.column import Column, baseline_of, names_of
 
 State = Literal["queued", "prefill", "decoding", "done", "stopped", "failed"]
 ENDED = ("done", "stopped", "failed")
@@ -263,16 +264,13 @@ class Scoreboard:
     def ended(self) -> bool:
         return all(score.state in ENDED for score in self.scores)
 
+    @cached_property
+    def names(self) -> list[str]:
+        """What to call each column so that no other one of this race is meant."""
+        return names_of(self.columns)
+
     def name(self, index: int) -> str:
-        """What to call a column so that no other one of this race is meant."""
-        column = self.columns[index]
-        titles = [other.title for other in self.columns]
-        labels = [other.label for other in self.columns]
-        if titles.count(column.title) == 1:
-            return column.title
-        if labels.count(column.label) == 1:
-            return column.label
-        return f"{column.label}, column {index + 1}"
+        return self.names[index]
 
     @property
     def baseline_index(self) -> int | None:

@@ -9,6 +9,7 @@ from backend.decoding.sampling import COLDEST
 from backend.engines.registry import all_precisions, engine_named, engines
 from backend.errors import DerbyError, either, unknown
 from backend.grammar.sources import GrammarSource, shipped
+from backend.models.files import short_title
 from backend.strategies.declaration import Equivalent, Strategy
 from backend.strategies.libraries import SERVER
 from backend.strategies.registry import strategies
@@ -74,15 +75,18 @@ class Column:
         gist = strategy.gist if isinstance(strategy.gist, str) else strategy.gist(self.settings())
         return gist.replace("{grammar}", keeps_to) or strategy.description
 
-    @property
-    def label(self) -> str:
-        """The title, with the settings and the place that differ from the usual ones."""
-        parts, changed = [self.model.name, self.model.place], self.changed()
-        if self.name == SERVER.name:  # where it is and what it runs, in their own words
-            parts = [changed.pop(name, "").removeprefix("http://") for name in ("at", "model")]
-        parts += [f"{name}={text}" for name, text in changed.items()]
-        differences = ", ".join(filter(None, parts))
-        return f"{self.title} ({differences})" if differences else self.title
+    def traits(self) -> dict[str, str]:
+        """What is not usual of the column, in words: its model by its short name, where that runs,
+        and its settings.
+        """
+        model, changed = self.model, self.changed()
+        traits = {"model": short_title(model.name), "engine": model.engine}
+        traits |= {"precision": model.precision, "device": model.device}
+        if self.name == SERVER.name:  # in their own words
+            traits, changed = {**changed, "at": self.settings()["at"].removeprefix("http://")}, {}
+        for name, text in changed.items():
+            traits[name] = f"{name}={short_title(text) if name in self.drafts else text}"
+        return {name: text for name, text in traits.items() if text}
 
     def __str__(self) -> str:
         """The column as the command line takes it; `parse_column` reads it back."""
@@ -207,6 +211,35 @@ class Column:
     def scratch_depth(self) -> int:
         """Positions beyond the last token that scratch rows may reach."""
         return self.strategy.scratch_depth(self.settings())
+
+
+#: Traits in which columns of all strategies are compared by their names.
+_SHARED = {"model", "engine", "precision", "device", "grammar"}
+
+
+def names_of(columns: Sequence[Column]) -> list[str]:
+    """What to call each column of a line-up: its title, with what differs within the line-up and
+    nothing else, and a number where nothing does.
+    """
+    traits = [(column, column.traits()) for column in columns]
+
+    def differs(column: Column, trait: str, text: str) -> bool:
+        # That a column of the strategy Grammar has a grammar is no news.
+        shared = trait in _SHARED and not (trait == "grammar" and column.strategy.grammar)
+        return any(
+            theirs.get(trait) != text
+            for other, theirs in traits
+            if other.name == column.name or (shared and other.strategy.loads)
+        )
+
+    names: list[str] = []
+    for column, own in traits:
+        text = ", ".join(text for trait, text in own.items() if differs(column, trait, text))
+        names.append(f"{column.title} ({text})" if text else column.title)
+    return [
+        f"{name} #{names[: index + 1].count(name)}" if names.count(name) > 1 else name
+        for index, name in enumerate(names)
+    ]
 
 
 def baseline_of(columns: Sequence[Column], without: Collection[int] = ()) -> int | None:

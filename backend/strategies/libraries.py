@@ -2,6 +2,7 @@
 
 from backend.libraries.library import NO_DRAFT
 from backend.libraries.llamacpp import LLAMACPP as LLAMACPP_LIBRARY
+from backend.libraries.llamacpp import TRAINED
 from backend.libraries.openvino_genai import OPENVINO_GENAI as OPENVINO_GENAI_LIBRARY
 from backend.libraries.server import ANY_MODEL
 from backend.libraries.server import SERVER as SERVER_LIBRARY
@@ -87,7 +88,7 @@ LLAMACPP = Strategy(
             "Drafting",
             "How the server drafts (--spec-type).",
             NO_DRAFT,
-            (NO_DRAFT, "ngram-simple", "ngram-mod", "draft-mtp"),
+            (NO_DRAFT, "ngram-simple", "ngram-mod", *TRAINED),
         ),
         _draft(),
         WholeNumber("k", "k", "Tokens guessed per pass; 0: its own default.", 0, 0, 64),

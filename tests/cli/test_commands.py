@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 import typer
 from race_records import race_of
+from safetensors.numpy import save as tensors
 from typer.testing import CliRunner, Result
 
 from backend.bench.summary import ALL, ColumnResult
@@ -65,7 +66,7 @@ def test_a_race_prints_every_text_and_a_table_and_so_does_its_replay(
 ) -> None:
     path, race = recorded
     assert race.exit_code == 0
-    for label in ("KV reuse", "Prompt lookup (k=3)"):
+    for label in ("KV reuse", "Prompt lookup"):
         assert race.stdout.count(label) >= 2, "above its text and in the table"
     replay = run("replay", str(path))
     rest = replay.stdout.removeprefix(race.stdout)
@@ -123,6 +124,28 @@ def test_a_failed_column_ends_with_its_sentence_after_the_others() -> None:
     assert "'fake-loop'" in result.stderr
 
 
+def test_what_a_model_cannot_run_of_its_usual_line_up_is_told_and_no_failure() -> None:
+    one_token = (*FAKE[:3], "fake-one-token", *FAKE[4:])
+    race = run("race", "xx", *one_token)
+    bench = run("bench", *one_token, "--limit", "1", "--wait", "0")
+    for result in (race, bench):
+        assert result.exit_code == 0
+        assert "one token at a time" in f"{result.stdout} {result.stderr}"
+        assert "KV reuse" in result.stdout
+    assert run("race", "xx", *one_token, "-c", "kv", "-c", "lookup").exit_code == 2
+
+
+@pytest.mark.parametrize("columns", [(), ("-c", "kv"), ("-c", "openvino_genai")])
+def test_a_missing_chat_template_is_told_before_anything_is_loaded(
+    tmp_path: Path, columns: tuple[str, ...]
+) -> None:
+    sizes = {"hidden_size": 8, "num_attention_heads": 1, "num_hidden_layers": 1, "vocab_size": 9}
+    config = {"model_type": "llama", "max_position_embeddings": 9, **sizes}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "model.safetensors").write_bytes(tensors({}))  # a fault that loading would name
+    assert "--raw" in refused("race", "xx", "--model", str(tmp_path), *columns)
+
+
 def test_a_program_s_values_stand_below_its_text() -> None:
     result = run("race", 'A {{select "colour" "red|blue"}}.', *FAKE, "-c", "kv")
     assert json.loads(result.stdout.splitlines()[3])["colour"] in ("red", "blue")
@@ -170,7 +193,7 @@ def test_bench_names_the_column_that_failed_after_its_table() -> None:
     result = run(*BENCH, "-c", "stateless@torch/bf16")
     assert result.exit_code == 2
     assert "KV reuse" in result.stdout
-    assert result.stderr.splitlines()[-1].startswith("Stateless (torch/bf16), 2 prompts: ")
+    assert result.stderr.splitlines()[-1].startswith("Stateless (torch, bf16), 2 prompts: ")
 
 
 @pytest.mark.parametrize(

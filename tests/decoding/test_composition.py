@@ -60,7 +60,7 @@ def test_every_drafter_keeps_the_text_of_its_grammar(
     board = written(grammar, ModelSpec(model, "fake"), request, DRAFTED)
     plain = board.scores[0]
     for index, score in enumerate(board.scores[1:], 1):
-        assert score.tokens == plain.tokens, board.columns[index].label
+        assert score.tokens == plain.tokens, board.name(index)
         assert (score.reason, score.expected) == (plain.reason, plain.expected)
         assert texts_of(board)[index].like == 0
 

@@ -370,6 +370,11 @@ def test_models_have_their_names_on_the_hub_and_where_they_are_fetched_from() ->
         code = code_of("lookup:k=6", target=ModelSpec(name))["llama.cpp"].code
         assert fetched in code
         assert f"--model {file} \\" in code
+    quant = parse_column("llamacpp:draft=a/d:Q8_0")
+    code = code_of(quant, target=ModelSpec("a/b:Q4_K_M"))["llama.cpp"].code
+    assert "--hf-repo a/b:Q4_K_M \\\n" in code
+    assert "--hf-repo-draft a/d:Q8_0 \\\n" in code
+    assert "hf download" not in code
 
 
 def test_unequal_models_precisions_and_devices_are_in_the_code() -> None:

@@ -20,7 +20,7 @@ from backend.records.file import from_bytes
 from backend.records.record import RaceRecord, board
 from backend.results.figures import FIGURES, factor
 from backend.results.result import result_of
-from backend.strategies.column import OwnModel
+from backend.strategies.column import OwnModel, names_of
 
 OPENING = Path(__file__).resolve().parents[2] / "assets" / "opening.json"
 HOSTILE = (
@@ -38,7 +38,8 @@ def test_every_figure_of_the_table_is_a_number_or_nothing() -> None:
     record = race_of("kv lookup:k=3 grammar", 60)
     result, table = result_of(board(record)), lines(record)
     row, line = result.rows[1], table[1]
-    assert (line["column"], line["text"]) == ("Prompt lookup (k=3)", "same text as KV reuse")
+    assert (line["column"], line["option"]) == ("Prompt lookup", "lookup:k=3")
+    assert line["text"] == "same text as KV reuse"
     assert (table[0]["guessed, tokens"], table[0]["verdict"]) == ("", "baseline")
     assert float(line["TPOT, ms"]) == pytest.approx(1e3 / row.rate, rel=1e-5)
     assert float(line["accepted, %"]) == pytest.approx(row.until.acceptance * 100, rel=1e-5)
@@ -46,7 +47,7 @@ def test_every_figure_of_the_table_is_a_number_or_nothing() -> None:
     for figure in FIGURES:
         assert any(heading.startswith(figure.title) for heading in line)
     for heading, cell in ((h, c) for each in table for h, c in each.items()):
-        if heading not in ("column", "verdict", "text", "message"):
+        if heading not in ("column", "option", "verdict", "text", "message"):
             float(cell or 0)
 
 
@@ -115,6 +116,17 @@ def test_a_record_of_any_size_whose_names_are_hostile_can_be_drawn() -> None:
         record = race_of(" ".join(names[:count]), 24)
         columns = tuple(column.on(OwnModel(HOSTILE, "fake")) for column in record.columns)
         assert len(words(picture_of(replace(record, columns=columns)))) > count
+
+
+def test_prompt_and_names_stand_in_the_picture_whatever_their_letters() -> None:
+    record = race_of("kv speculative:k=4 speculative:k=5 kv")
+    model = OwnModel("owner/A-model-with-a-name-Instruct-Q4_K_M.gguf", "torch")
+    columns = (*record.columns[:3], record.columns[3].on(model))
+    record = replace(record, columns=columns, request=replace(record.request, prompt="为何" * 99))
+    drawn = words(picture_of(record))
+    assert f"{'为何' * 14}..." in drawn
+    assert {"Speculative", "(k=4)", "(k=5)", "KV reuse"} <= set(drawn)
+    assert names_of(columns)[3].replace(" ", "") in "".join(drawn).replace(" ", "")
 
 
 @given(RECORDS)

@@ -137,6 +137,26 @@ def test_drafting_writes_the_plain_text_and_its_counts_add_up(file: Path) -> Non
 
 
 @pytest.mark.parametrize(
+    ("settings", "kinds"),
+    [
+        ("spec=draft-eagle3,draft=./d.gguf,k=3", ["DRAFT_EAGLE3"]),
+        ("spec=draft-dflash,draft=./d.gguf,k=3", ["DRAFT_DFLASH"]),
+        ("spec=draft-mtp,k=3", ["DRAFT_MTP"]),
+        ("spec=draft-mtp,draft=./d.gguf,k=3", ["DRAFT_MTP"]),
+        ("spec=ngram-mod,draft=./d.gguf,k=3", ["DRAFT_SIMPLE", "NGRAM_MOD"]),
+    ],
+)
+def test_a_draft_is_what_llama_cpp_takes_it_for(settings: str, kinds: list[str]) -> None:
+    column = parse_column(f"llamacpp:{settings}")
+    params = llamacpp.parameters(
+        llamacpp.server_flags("./m.gguf", Request("Hi"), column.settings())
+    )
+    assert [kind.name.partition("_TYPE_")[2] for kind in params.speculative.types] == kinds
+    draft = params.speculative.draft
+    assert (draft.n_max, draft.mparams.path) == (3, "./d.gguf" if "draft=" in settings else "")
+
+
+@pytest.mark.parametrize(
     ("kind", "grammar", "text"),
     [
         ("gbnf", r'root ::= "\u0041BC" [~~]{2} [---] [&&]', "ABC~~-&"),
@@ -225,6 +245,8 @@ def test_what_cannot_be_had_is_one_sentence(
     wrong = parse_column("llamacpp:grammar=own", GrammarSource("lark", "start: nothing", "own"))
     (unbound,) = raced(file, Request("Hello"), wrong)[1]
     assert "cannot be followed at line 1" in unbound.message
+    (draftless,) = raced(file, Request("Hello"), "llamacpp:spec=draft-eagle3")[1]
+    assert "add draft=FILE.gguf" in draftless.message
     (ours,) = raced(file, Request("Hello"), "kv")[1]
     assert "is a GGUF file, which llama.cpp runs: choose its column, -c llamacpp" in ours.message
     monkeypatch.setattr(library, "find_spec", lambda _: None)

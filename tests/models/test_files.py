@@ -18,6 +18,7 @@ from backend.limits import Limits
 from backend.models import files
 from backend.models.files import ModelFiles, gguf_file, hub_folder, model_files, weights_in
 from backend.racing.models import LoadedModels
+from backend.strategies.registry import DEFAULT_COLUMNS, GGUF_COLUMNS, usual_columns
 from backend.types import ModelSpec
 
 
@@ -93,6 +94,56 @@ def test_a_gguf_file_is_named_and_comes_with_its_other_parts(hub: FakeHub) -> No
         gguf_file("owner/packed", quiet)
 
 
+@pytest.mark.parametrize(
+    ("name", "fetched"),
+    [
+        ("Q4_K_M", "m-Q4_K_M.gguf m-UD-Q4_K_M.gguf"),
+        ("q8_0", "sub/m-Q8_0-00001-of-00002.gguf sub/m-Q8_0-00002-of-00002.gguf"),
+        ("F16", "m.f16.gguf"),
+        ("iq4_xs", "IQ4_XS/IQ4_XS.GGUF"),
+        ("sub/m-Q2_K.gguf", "sub/m-Q2_K.gguf"),
+        ("IQ4_XS/IQ4_XS.GGUF", "IQ4_XS/IQ4_XS.GGUF"),
+        ("Q4_K", ""),
+    ],
+)
+def test_a_gguf_file_is_found_by_its_quantisation_or_in_a_folder(
+    hub: FakeHub, name: str, fetched: str
+) -> None:
+    """As llama.cpp and Ollama name it."""
+    others = "mmproj-F16.gguf m-BF16.gguf m-UD-Q4_K_M.gguf m-Q4_K_M.gguf m.f16.gguf config.json"
+    parts = "sub/m-Q8_0-00001-of-00002.gguf sub/m-Q8_0-00002-of-00002.gguf sub/m-Q2_K.gguf"
+    hub.repositories["owner/m-GGUF"] = f"{others} {parts} IQ4_XS/IQ4_XS.GGUF".split()
+    folder = hub.cache / "owner/m-GGUF"
+    folder.mkdir(parents=True)
+
+    def found() -> str:
+        file = gguf_file(f"owner/m-GGUF:{name}", quiet)
+        return file.relative_to(folder).as_posix()
+
+    if not fetched:
+        with pytest.raises(DerbyError, match="model:Q4_K_M"):
+            found()
+        return
+    assert found() == fetched.split(maxsplit=1)[0]
+    assert hub.files("owner/m-GGUF") == set(fetched.split())
+    for other in hub.repositories["owner/m-GGUF"]:  # as others may have fetched them
+        (folder / other).parent.mkdir(exist_ok=True)
+        (folder / other).touch()
+    assert found() == fetched.split(maxsplit=1)[0]
+
+
+def test_an_ending_in_capitals_is_a_gguf_file_s(tmp_path: Path) -> None:
+    file = tmp_path / "UPPER.GGUF"
+    file.touch()
+    assert gguf_file(str(file), quiet) == file
+    assert usual_columns(str(file)) == usual_columns("a/b:Q4_K_M") == GGUF_COLUMNS
+    file.write_bytes(b"GGUF\0glm4moe.nextn_predict_layers\4\0\0\0\1\0\0\0")
+    assert usual_columns(str(file)) == (*GGUF_COLUMNS, "llamacpp:spec=draft-mtp")
+    file.write_bytes(b"GGUF\0glm4moe.nextn_predict_layers\4\0\0\0\0\0\0\0")
+    assert usual_columns(str(file)) == GGUF_COLUMNS
+    assert usual_columns("a/b") == usual_columns(str(tmp_path)) == DEFAULT_COLUMNS
+
+
 def test_what_the_hubs_cache_holds_serves_where_the_hub_cannot_be_reached(hub: FakeHub) -> None:
     hub.repositories["owner/one"] = FILES
     model_files("owner/one", quiet)
@@ -122,7 +173,7 @@ def test_where_downloads_are_off_offered_models_run_and_no_others(hub: FakeHub) 
     "name",
     [
         *("", "smollm", "a/b/c", "a b/c", "built-in ", "owner/", "a/..", "a/b\n", "a/" + "b" * 97),
-        *("owner/../model", "owner/model:../a.gguf", "owner/model:file.bin"),
+        *("owner/../model", "owner/model:../a.gguf", "owner/model:file.bin", "owner/model:/a.gguf"),
     ],
 )
 def test_what_is_neither_folder_nor_hub_id_is_refused(name: str) -> None:

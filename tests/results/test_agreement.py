@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from io import StringIO
-from itertools import accumulate, combinations, cycle, product
+from itertools import accumulate, combinations, cycle, pairwise, product
 from math import isclose
 from textwrap import wrap
 from typing import Any, get_args
@@ -234,7 +234,7 @@ def all_show_the_same(board: Scoreboard, result: Result, record: RaceRecord) -> 
         assert not row.message or outcome(board, row) == row.message
         if result.doubt == "noisy" or not value:
             number = "failed" if row.message else span(row.speedup).strip()
-        assert words[4 * row.column + 1 : 4 * row.column + 3] == [marked, number]
+        assert (marked, number) in pairwise(words)
         if "why" in drawn:
             why_table = drawn["why"]["figures"]
             figures = set(zip(why_table["headers"], why_table["rows"][row.column], strict=True))

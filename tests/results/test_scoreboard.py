@@ -162,17 +162,6 @@ def test_states_follow_the_events(event: Event, state: str) -> None:
     assert (board.scores[0].state, board.ended) == (state, state in ("done", "stopped", "failed"))
 
 
-def test_columns_with_one_title_are_told_apart() -> None:
-    board = board_of("kv kv:grammar=date lookup:k=2 lookup:k=2 speculative")
-    assert [board.name(i) for i in range(5)] == [
-        "KV reuse",
-        "KV reuse (grammar=date)",
-        "Prompt lookup (k=2), column 3",
-        "Prompt lookup (k=2), column 4",
-        "Speculative",
-    ]
-
-
 def test_plain_kv_reuse_is_the_baseline_wherever_it_stands() -> None:
     """On the race's own target if it runs there: another one is what it is compared with."""
     board = board_of("kv:grammar=date kv@int8 lookup kv")

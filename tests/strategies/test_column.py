@@ -18,6 +18,7 @@ from backend.strategies.column import (
     Column,
     OwnModel,
     default_column,
+    names_of,
     parse_column,
     settings_of,
 )
@@ -88,8 +89,7 @@ def test_a_column_is_written_so_that_it_alone_is_read_back(one: Column, other: C
     assert parse_column(str(one), own_of(one)) == one
     assert "\n" not in str(one)
     assert (str(one) == str(other)) == (one == other)
-    if one.name == other.name:
-        assert (one.label == other.label) == (one == other)
+    assert len(set(names_of([one, other, one]))) == 3
 
 
 @given(columns())
@@ -110,12 +110,12 @@ def test_a_column_is_written_no_longer_than_need_be(column: Column) -> None:
     ("place", "model", "label"),
     [
         ("@int8", OwnModel(precision="int8"), "int8"),
-        ("@torch/bf16/CUDA", OwnModel("", "torch", "bf16", "CUDA"), "torch/bf16/CUDA"),
-        ("@int4-exact/CPU", OwnModel("", "", "int4-exact", "CPU"), "int4-exact/CPU"),
+        ("@torch/bf16/CUDA", OwnModel("", "torch", "bf16", "CUDA"), "torch, bf16, CUDA"),
+        ("@int4-exact/CPU", OwnModel("", "", "int4-exact", "CPU"), "int4-exact, CPU"),
         ("@GPU.1", OwnModel(device="GPU.1"), "GPU.1"),
-        ("@ torch / CPU ", OwnModel("", "torch", "", "CPU"), "torch/CPU"),
-        (":model=owner/model", OwnModel("owner/model"), "owner/model"),
-        ("@int8:model=./x.y", OwnModel("./x.y", "", "int8"), "./x.y, int8"),
+        ("@ torch / CPU ", OwnModel("", "torch", "", "CPU"), "torch, CPU"),
+        (":model=owner/model", OwnModel("owner/model"), "model"),
+        ("@int8:model=./x.y", OwnModel("./x.y", "", "int8"), "x.y, int8"),
         ("", RACE_MODEL, ""),
     ],
 )
@@ -123,7 +123,32 @@ def test_a_column_may_run_on_a_model_of_its_own(place: str, model: OwnModel, lab
     for name in LOCAL:
         column = parse_column(f"{name}{place}")
         assert column == default_column(name).on(model)
-        assert column.label == (f"{column.title} ({label})" if label else column.title)
+        if label:
+            assert names_of([column, default_column("server")])[0] == column.title
+            assert names_of([column, default_column(name)])[0] == f"{column.title} ({label})"
+
+
+@pytest.mark.parametrize(
+    ("lineup", "names"),
+    [
+        ("kv grammar:grammar=date speculative:k=4", "KV reuse, Grammar, Speculative"),
+        ("lookup:k=4,auto=true lookup:k=4", "Prompt lookup (auto=true), Prompt lookup"),
+        ("lookup lookup:k=8", "Prompt lookup, Prompt lookup (k=8)"),
+        ("kv kv speculative", "KV reuse #1, KV reuse #2, Speculative"),
+        ("kv@int8 speculative@int8", "KV reuse, Speculative"),
+        ("kv speculative@int4-exact", "KV reuse, Speculative (int4-exact)"),
+        ("kv:grammar=date lookup:grammar=date,k=3", "KV reuse, Prompt lookup"),
+        ("kv lookup:grammar=date", "KV reuse, Prompt lookup (grammar=date)"),
+        ("kv:model=/a/b/one kv:model=c/two", "KV reuse (one), KV reuse (two)"),
+        ("kv llamacpp:model=/a/b.gguf", "KV reuse, llama.cpp (b.gguf)"),
+        ("speculative speculative:draft=~/a/b/", "Speculative, Speculative (draft=b)"),
+        ("@http://h:1 llamacpp", "Server, llama.cpp"),
+        ("@http://h:1 @https://h/v1", "Server (h:1), Server (https://h/v1)"),
+        ("@vllm:model=a/b @vllm:model=c", "Server (a/b), Server (c)"),
+    ],
+)
+def test_a_name_says_what_differs_in_the_line_up_and_no_more(lineup: str, names: str) -> None:
+    assert names_of([parse_column(column) for column in lineup.split()]) == names.split(", ")
 
 
 @pytest.mark.parametrize(

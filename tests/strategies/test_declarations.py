@@ -23,7 +23,7 @@ from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.scoreboard import Scoreboard
 from backend.strategies import registry
-from backend.strategies.column import default_column, parse_column, settings_of
+from backend.strategies.column import default_column, names_of, parse_column, settings_of
 from backend.strategies.declaration import DrafterInputs, Strategy, Weights
 from backend.strategies.ours import SPECULATIVE
 from backend.strategies.registry import BASELINE, DEFAULT_COLUMNS, strategies
@@ -51,7 +51,7 @@ def test_a_strategy_is_whole(strategy: Strategy) -> None:
     assert len(strategy.description) > 40
     assert column.with_settings(column.settings()) == column, "its own settings change nothing"
     assert parse_column(strategy.name) == column
-    assert column.label == strategy.title
+    assert names_of([column]) == [strategy.title]
     server = strategy.name == "server"
     assert str(column) == (f"@{column.settings()['at']}" if server else strategy.name)
     assert set(settings_of(strategy)) == set(column.settings())
