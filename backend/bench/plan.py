@@ -110,4 +110,6 @@ class Plan:
     def __str__(self) -> str:
         """What the results hold for, in a few words."""
         length = f"{'exactly ' * self.request.ignore_eos}{self.request.max_new_tokens} new tokens"
-        return f"{self.target}, {length}, {self.request.sampling}"
+        base = self.columns[self.baseline]
+        where = base.target(self.target) if base.strategy.loads else self.names[self.baseline]
+        return f"{where}, {length}, {self.request.sampling}"

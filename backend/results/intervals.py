@@ -15,7 +15,7 @@ logarithm, and Student's t for so many pieces says how many of those the interva
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import comb, exp, hypot, inf, log, sqrt
+from math import exp, hypot, inf, log, sqrt
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -155,11 +155,7 @@ def paired(
     count = int(min(slices, min(inside) / PASSES, MOST_SLICES))
     value = amounts[0] / amounts[1]
     if count < LEAST:
-        steps = [
-            _per_token(clock[: n + 2], tokens[: n + 2])
-            for (clock, tokens, _), n in zip(progress, inside, strict=True)
-        ]
-        return _apart(value, *steps)
+        return Ratio(value)
     edges = np.linspace(0, moment, count + 1)
     # The work in each slice, [slices], is in seconds of its column's own usual speed.
     our_work, their_work = (
@@ -210,27 +206,6 @@ def unpaired(
     price = log(passes[1] / passes[0]) if all(passes) else 0.0
     reach = hypot(student(FREEDOM + freedom) * error, NORMAL * hypot(PLACE, WIDE * price))
     return Ratio(value, value * exp(-reach), value * exp(reach), 1 + freedom)
-
-
-def _per_token(clock: Floats, tokens: Floats) -> Floats:
-    """Seconds per token of each step that wrote one."""
-    wrote = np.diff(tokens) > 0
-    return np.diff(clock)[wrote] / np.diff(tokens)[wrote]
-
-
-def _apart(value: float, ours: Floats, theirs: Floats) -> Ratio:
-    """The ratio between two columns with few steps, if every step of one was slower per token than
-    every step of the other, and chance would hardly have it so: the extreme case of Mann and
-    Whitney's test (Annals of Mathematical Statistics 18, 1947). Its ends are those of the single
-    steps. Without an interval otherwise.
-    """
-    if min(len(ours), len(theirs)) < 2:
-        return Ratio(value)
-    low, high = theirs.min() / ours.max(), theirs.max() / ours.min()
-    orders = comb(len(ours) + len(theirs), len(ours))
-    if low <= 1 <= high or 2 / orders > 1 - CONFIDENCE:
-        return Ratio(value)
-    return Ratio(value, min(value, float(low)), max(value, float(high)))
 
 
 def _progress(commits: Sequence[Commit]) -> tuple[Floats, Floats, Floats]:

@@ -16,6 +16,7 @@ from backend.results.figures import (
 )
 from backend.results.result import Result, Row
 from backend.results.scoreboard import ENDED, Score, Scoreboard
+from backend.strategies.libraries import SERVER
 
 #: Of "Why?" at most.
 MOST_REASONS = 5
@@ -59,6 +60,8 @@ def _speed(board: Scoreboard, result: Result) -> str:
         best = max(result.rows, key=lambda row: row.rate)
         wrote = f"{best.name} wrote {_pace(best)}"
         missing = "" if base else "; no plain column ran, so there are no speed-ups"
+        if [column.name for column in board.columns] == [SERVER.name]:
+            missing = "; to compare, add a second server (@http://...)"
         return f"{wrote}{missing}." if best.rate else ""
     if result.leaders:
         best = [result.rows[index] for index in result.leaders]

@@ -163,18 +163,6 @@ def test_what_comes_after_the_moment_changes_nothing() -> None:
     assert paired(early, late, moment).value == paired(ours, theirs, moment).value
 
 
-def test_a_column_of_few_steps_is_slower_if_all_of_them_are() -> None:
-    """A stateless column has tokens_of two tokens when the others are done."""
-    few, many = every(0.7, 4), every(STEP, 70)
-    ratio = in_common(few, many)
-    assert ratio.below
-    assert ratio.low <= ratio.value <= ratio.high < 0.2
-    assert in_common(many, few).above
-    assert not in_common(every(1.5, 2), many).known, "one step"
-    quick = [*few[:3], Commit(few[2].clock + STEP / 2, 1), *few[3:]]
-    assert not in_common(quick, many).known, "one step was quicker"
-
-
 def test_tokens_count_for_the_time_in_which_their_pass_ran() -> None:
     """One pass a second commits two tokens: two a second, in every part of a second."""
     theirs = [Commit(0.0, 0), *every(0.5, 80)[1:]]

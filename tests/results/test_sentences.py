@@ -105,6 +105,12 @@ TABLE: list[tuple[Words, str, list[Event], str]] = [
     (HEADLINE, "kv lookup stateless", FAILED, f"Stateless failed. {WINS} {SAME}"),
     (HEADLINE, "kv lookup", [*KV, *SLOW, QUIET], f"{NONE} {SAME}"),
     (HEADLINE, "kv", [*KV, QUIET], "KV reuse wrote 10.0 tokens/s."),
+    (
+        HEADLINE,
+        "@http://a",
+        [*KV, QUIET],
+        "Server wrote 10.0 tokens/s; to compare, add a second server (@http://...).",
+    ),
     (HEADLINE, "kv lookup", LEFT, "Prompt lookup failed. KV reuse wrote 10.0 tokens/s."),
     (HEADLINE, "kv lookup", [*STOPPED, LOUD], f"Stopped early. {NOISE} {FAR}"),
     (HEADLINE, "kv lookup", [*KV, *PAIRS], SAME),
@@ -199,12 +205,12 @@ TABLE: list[tuple[Words, str, list[Event], str]] = [
             "again"
         ),
     ),
-    (WHY, "kv kv", [*KV, *EQUAL], "it did what KV reuse, column 1 does"),
+    (WHY, "kv kv", [*KV, *EQUAL], "it did what KV reuse #1 does"),
     (
         WHY,
         "llamacpp llamacpp",
         [started(0, **GGUF), *KV[1:], started(1, **GGUF), *EQUAL[1:], again(1, LONG, 0.2)],
-        "it did what llama.cpp, column 1 does; 2 runs of its own",
+        "it did what llama.cpp #1 does; 2 runs of its own",
     ),
     (WHY, "kv lookup", [*KV, NO_GUESS, *EQUAL], "a draft is slow; it did what KV reuse does"),
     (
