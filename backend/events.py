@@ -70,13 +70,12 @@ class Preparing:
 class Conditions:
     """How much of the machine's time `others` took while the columns ran: other programs, but for
     the page's own process and the race's servers, and what its host gave to others (steal). `cores`
-    is how many cores' worth of time the race itself might use. `raw`: the prompt was sent as it is,
-    because the model has no chat template. They come last, and are of all the race's time.
+    is how many cores' worth of time the race itself might use. They come last, and are of all the
+    race's time.
     """
 
     cores: Number
     others: Share
-    raw: bool = False
     kind: Literal["Conditions"] = field(default="Conditions", kw_only=True)
 
 

@@ -154,15 +154,6 @@ def require_template(folder: Path) -> None:
         raise DerbyError(NO_TEMPLATE)
 
 
-def takes_chats(tokenizer: Tokenizer) -> bool:
-    """Whether the model has a chat template that takes a question."""
-    try:
-        tokenizer.encode("a", chat=True)
-    except DerbyError:
-        return False
-    return True
-
-
 def prompt_tokens(tokenizer: Tokenizer, request: Request) -> list[int]:
     """What every column of a request reads before it answers. Raises DerbyError: see `encode`."""
     return tokenizer.encode(

@@ -21,23 +21,12 @@ from backend.drafters.prompt_lookup import PromptLookup
 from backend.engines.draft import ModelNetwork
 from backend.engines.fake import FakeEngine
 from backend.engines.session import Session
-from backend.errors import DerbyError
 from backend.events import Event, Finished, Step
 from backend.results.scoreboard import Score
 from backend.strategies.registry import strategies
-from backend.text import ByteTokenizer
-from backend.types import Logits, Outcome, Proposal, Request, Sampling, Thinking, Turns
+from backend.types import Logits, Outcome, Proposal, Request, Sampling
 
 PROMPT = tuple(b"The quick brown fox jumps over the quick brown dog, the quick brown ")
-
-
-def without_template(
-    self: ByteTokenizer, text: str, *, chat: bool, earlier: Turns = (), thinking: Thinking = ""
-) -> list[int]:
-    """ByteTokenizer.encode of a base model."""
-    if chat:
-        raise DerbyError("This model has no chat template.")
-    return self.encode_plain(text)
 
 
 #: Strategies whose columns the local loop runs.

@@ -23,7 +23,6 @@ from backend.text import (
     TextStream,
     require_same_vocabulary,
     require_template,
-    takes_chats,
 )
 from backend.types import Request
 
@@ -416,7 +415,7 @@ def test_a_template_may_have_a_file_of_its_own(tmp_path: Path, kind: str) -> Non
     content = json.dumps({"chat_template": template}) if kind == "json" else template
     (tmp_path / f"chat_template.{kind}").write_text(content)
     require_template(tmp_path)
-    assert takes_chats(HfTokenizer(tmp_path, frozenset(), 300))
+    assert HfTokenizer(tmp_path, frozenset(), 300).encode("a", chat=True)
 
 
 def test_a_template_that_does_not_know_thinking_says_so(tmp_path: Path) -> None:

@@ -32,13 +32,13 @@ class Job:
         """The race of the turn behind those that came to these boards; None: that was the last.
 
         Every column gets the same prompt: the chat so far, with the baseline's answers. Each reads
-        it anew. Without a chat template, or an answer of the baseline, there is no second turn.
+        it anew. Without the chat template, or an answer of the baseline, there is no second turn.
         """
         if not boards:
             return self.race
         request, last = self.race.request, boards[-1]
-        raw = not request.chat or (last.conditions is not None and last.conditions.raw)
-        if raw or len(boards) > len(self.later) or last.scores[self.baseline].state != "done":
+        answered = request.chat and last.scores[self.baseline].state == "done"
+        if not answered or len(boards) > len(self.later):
             return None
         *earlier, prompt = (request.prompt, *self.later)[: len(boards) + 1]
         answers = [board.scores[self.baseline].text for board in boards]
@@ -89,7 +89,6 @@ class Plan:
                     self.columns,
                     self.target,
                     alone_from=number % len(self.columns),
-                    raw_allowed=True,
                 ),
                 self.baseline,
                 prompt.category,

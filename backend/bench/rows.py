@@ -41,17 +41,15 @@ class Figures(Untrusted, extra="forbid"):
 
 
 class Row(Untrusted, extra="forbid"):
-    """One job. `of` is the plan's identity, `machine` a cluster's name of where it ran; `raw`: the
-    prompt was sent as it is, because the model has no chat template. `others`: the most of the
-    machine that others used in one of its races. `turns`: in each turn of the chat the columns in
-    the plan's order, each with its figures, or why it has none; "": the baseline has none to
-    compare with.
+    """One job. `of` is the plan's identity, `machine` a cluster's name of where it ran. `others`:
+    the most of the machine that others used in one of its races. `turns`: in each turn of the chat
+    the columns in the plan's order, each with its figures, or why it has none; "": the baseline has
+    none to compare with.
     """
 
     of: str
     job: Count
     machine: str = ""
-    raw: bool = False
     others: Amount = 0.0
     turns: tuple[tuple[Figures | str, ...], ...]
 
@@ -68,7 +66,6 @@ def row_of(plan: Plan, job: Job, boards: Sequence[Scoreboard], machine: str = ""
         of=plan.identity,
         job=job.number,
         machine=machine,
-        raw=any(each.raw for each in conditions),
         others=max((each.others for each in conditions), default=0.0),
         turns=tuple(_turn(board, job.baseline) for board in boards),
     )

@@ -15,9 +15,6 @@ from backend.racing.race import Race
 from backend.results.scoreboard import Scoreboard
 from backend.results.sentences import taken_by_others
 
-#: Of a model for which Race.raw_allowed made a difference.
-RAW = "The model has no chat template, so prompts are sent as they are."
-
 #: Seconds of one look at the machine, and the share that others may take of a quiet one.
 LOOK, QUIET = 1.0, 0.1
 
@@ -43,17 +40,13 @@ def run(
     plan: Plan, done: Sequence[Row], race: Callable[[Race], Scoreboard], say: Say
 ) -> Iterator[Row]:
     """The rows that `done` lacks; `race` runs one race. The first one is slower, and runs twice."""
-    raw, jobs = False, remaining(plan, done)
+    jobs = remaining(plan, done)
     if jobs:
         say("warming up")
         race(jobs[0].race)
     for job in jobs:
         say(f"run {job.number + 1} of {len(plan.jobs)} ({job.category})")
-        row = row_of(plan, job, boards_of(job, race))
-        if row.raw and not raw:
-            raw = True
-            say(RAW)
-        yield row
+        yield row_of(plan, job, boards_of(job, race))
 
 
 def boards_of(job: Job, race: Callable[[Race], Scoreboard]) -> list[Scoreboard]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from backend.bench.plan import Plan
 from backend.bench.rows import figures_of
-from backend.bench.runner import RAW, raced
+from backend.bench.runner import raced
 from backend.bench.summary import ALL, ColumnResult, Measured, results
 from backend.costs import UNKNOWN_COSTS, Costs, PassCosts
 from backend.errors import DerbyError
@@ -25,7 +25,6 @@ from backend.results.result import NOISY, Row, result_of
 from backend.results.scoreboard import MOST_POSITIONS, Score
 from backend.strategies.column import Column, parse_column
 from backend.strategies.registry import strategies
-from backend.text import takes_chats
 
 #: Values of k of which speed-ups are predicted, and how many of these are run, the best ones.
 LENGTHS, CHECKED = (1, 2, 3, 4, 6, 8, 12, 16), 2
@@ -104,8 +103,6 @@ def tune(plan: Plan, models: LoadedModels, say: Say, *, wide: bool = False) -> T
         engine = models.get(plan.target, say)
         models.price(engine, say, remeasure=True, wider=WIDER if wide else ())
         costs = models.costs(engine)
-        if plan.request.chat and not takes_chats(engine.tokenizer):
-            say(RAW)
     columns, rows = _candidates(plan), dict[Column, list[Row]]()
     families = [column for column in columns if column.strategy.ours and "k" in column.changed()]
     _measure(plan, columns, families, rows, models, say_once)

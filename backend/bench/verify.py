@@ -28,6 +28,7 @@ class Case:
     prompt: Prompt
     sampling: Sampling
     ignore_eos: bool = False
+    chat: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +99,9 @@ def _run(
     case: Case, columns: tuple[Column, ...], models: LoadedModels, max_new_tokens: int
 ) -> Result:
     """Race these columns, of which the first is KV reuse. Raises DerbyError if that fails."""
-    request = Request(case.prompt.text, max_new_tokens, case.sampling, ignore_eos=case.ignore_eos)
-    board = raced(Race(request, columns, case.target, raw_allowed=True), models)
+    text, endless = case.prompt.text, case.ignore_eos
+    request = Request(text, max_new_tokens, case.sampling, case.chat, ignore_eos=endless)
+    board = raced(Race(request, columns, case.target), models)
     base = board.scores[0]
     if base.state == "failed":
         raise DerbyError(base.message)

@@ -234,6 +234,7 @@ def verify(
     ] = BUILT_IN,
     device: options.Device = "CPU",
     max_new_tokens: options.MaxNewTokens = 96,
+    raw: options.Raw = False,
 ) -> None:
     """Check that every lossless column writes the text of KV reuse; exit code 1 if not."""
     promised = [
@@ -247,7 +248,7 @@ def verify(
         *cases(targets, PROMPTS[:prompts]),
         *cases(targets, PROMPTS[:1], PENALIZED, ignore_eos=True),
     )
-    unequal = 0
+    chosen, unequal = tuple(replace(case, chat=not raw) for case in chosen), 0
     for number, result in enumerate(verified(chosen, LoadedModels(), max_new_tokens), 1):
         case = result.case
         unequal += not result.equal

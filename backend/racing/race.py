@@ -1,8 +1,7 @@
 """A race: one request and a line-up of columns, each on the race's model or on one of its own."""
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
 from time import perf_counter
@@ -11,11 +10,10 @@ from backend.errors import DerbyError
 from backend.events import CUT_SHORT, Event, Finished, Preparing, Repeated, Step
 from backend.racing.column import ColumnRun
 from backend.racing.ledger import Ledger
-from backend.racing.models import LoadedModels, Say
+from backend.racing.models import LoadedModels
 from backend.racing.schedule import Lane, PhotoFinish, interleave
 from backend.strategies.column import Column
 from backend.strategies.libraries import SERVER
-from backend.text import takes_chats
 from backend.types import ModelSpec, Request
 
 MAX_COLUMNS = 12
@@ -30,7 +28,6 @@ class Race:
     cache, `saved_column` writes its own into the file `save_cache` when it ends, and all begin with
     what is in `restore_cache`. `alone_from`: the columns run alone and once, one after another,
     from this one on; None: they take turns, and those that cannot be held run alone, twice or more.
-    `raw_allowed`: a target without a chat template gets the prompt as it is.
     """
 
     request: Request
@@ -39,7 +36,6 @@ class Race:
     save_cache: Path | None = None
     restore_cache: Path | None = None
     alone_from: int | None = None
-    raw_allowed: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.columns) <= MAX_COLUMNS:
@@ -64,18 +60,19 @@ class Race:
             emit(Preparing(text))
 
         models.begin(column.target(self.target) for column in self.columns if column.strategy.loads)
-        request, finish = self._raw_if_needed(models, preparing), PhotoFinish()
+        finish = PhotoFinish()
         ledger = Ledger(each.settings()["at"] for each in self.columns if each.name == SERVER.name)
         scratch = max(column.scratch_depth for column in self.columns)
 
         def lane_of(index: int) -> Lane:
             column = self.columns[index]
             strategy, spec = column.strategy, column.target(self.target)
+            temperature = self.request.sampling.temperature
             run = ColumnRun(
                 index=index,
                 column=column,
                 spec=spec,
-                request=request,
+                request=self.request,
                 models=models,
                 say=preparing,
                 scratch=scratch,
@@ -83,7 +80,7 @@ class Race:
                 save_cache=self.save_cache if index == self.saved_column else None,
                 restore_cache=self.restore_cache,
             )
-            plain_text = column.grammar is None and column.keeps_text(request.sampling.temperature)
+            plain_text = column.grammar is None and column.keeps_text(temperature)
             lane = Lane(
                 index,
                 run.events(),
@@ -96,7 +93,7 @@ class Race:
 
         for event in self._events(lane_of, stopped, finish):
             emit(event)
-        emit(replace(ledger.conditions(), raw=request is not self.request))
+        emit(ledger.conditions())
 
     def _events(
         self, lane_of: Callable[[int], Lane], stopped: Callable[[], bool], finish: PhotoFinish
@@ -127,14 +124,6 @@ class Race:
                 yield Preparing(f"{title} runs again, alone, to see how sure its speed is...")
                 yield from _repeated(lane_of(end.column), stopped)
         yield from ends
-
-    def _raw_if_needed(self, models: LoadedModels, preparing: Say) -> Request:
-        """The request, raw if that is allowed and the target has no chat template."""
-        if self.raw_allowed and self.request.chat:
-            with suppress(Exception):  # a model that cannot be loaded is for its columns to name
-                if not takes_chats(models.get(self.target, preparing).tokenizer):
-                    return replace(self.request, chat=False)
-        return self.request
 
 
 def _repeated(lane: Lane, stopped: Callable[[], bool]) -> Iterator[Repeated]:

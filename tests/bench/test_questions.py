@@ -9,12 +9,11 @@ from typing import Any
 
 import chat_model
 import pytest
-from loop_runs import without_template
 
 from backend.bench.plan import Plan
 from backend.bench.prompts import PLACEHOLDER, Prompt, prompts_in, read_prompts
 from backend.bench.rows import remaining, row_of
-from backend.bench.runner import RAW, boards_of, raced, run
+from backend.bench.runner import boards_of, raced, run
 from backend.bench.summary import by_category, measured, results
 from backend.errors import DerbyError
 from backend.events import Failed
@@ -22,7 +21,7 @@ from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import parse_column
-from backend.text import ByteTokenizer, HfTokenizer
+from backend.text import HfTokenizer
 from backend.types import ModelSpec, Request
 
 #: A line of Spec-Bench's file, of SPEED-Bench's as it is published, and as its own script makes it.
@@ -174,18 +173,10 @@ def test_a_question_counts_once_with_all_its_turns_and_has_a_cell_in_its_categor
     assert all(len(line) == len(heads) for line in lines)
 
 
-def test_without_a_chat_template_only_the_first_turn_is_asked(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_the_chat_template_only_the_first_turn_is_asked() -> None:
     of = plan("lookup")
     raw = replace(of, request=Request("-", 8, chat=False))
     assert [len(row.turns) for row in run(raw, [], here, lambda _: None)] == [1, 1, 1]
-    monkeypatch.setattr(ByteTokenizer, "encode", without_template)
-    lines = list[str]()
-    rows = list(run(of, [], here, lines.append))
-    assert [len(row.turns) for row in rows] == [1, 1, 1]
-    assert lines.count(RAW) == 1
-    assert remaining(of, rows) == []
 
 
 def test_the_chat_ends_where_kv_reuse_fails() -> None:

@@ -3,11 +3,10 @@ follows from what passes cost; it names no setting that is not shown to be faste
 """
 
 import pytest
-from loop_runs import PROMPT, Script, naive, run, without_template
+from loop_runs import PROMPT, Script, naive, run
 
 from backend.bench.plan import Plan
 from backend.bench.prompts import PROMPTS
-from backend.bench.runner import RAW
 from backend.bench.tune import BATCHES, _candidates, contenders, predict, tune
 from backend.costs import PassCosts
 from backend.engines.fake import FakeEngine
@@ -15,7 +14,6 @@ from backend.errors import DerbyError
 from backend.racing.models import LoadedModels
 from backend.results.scoreboard import Score
 from backend.strategies.column import default_column
-from backend.text import ByteTokenizer
 from backend.types import ModelSpec, Request
 
 CURVE = PassCosts((1, 2, 4, 8, 16), (10.0, 11.0, 12.0, 14.0, 22.0))
@@ -96,13 +94,8 @@ def test_tuning_measures_every_family_and_names_none_that_is_not_shown_to_be_fas
     assert "speculative:draft=int4,k=3" not in rows, "not every k is run"
 
 
-def test_where_no_family_runs_the_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a chat template prompts are sent raw; where nothing runs, that is one sentence."""
+def test_where_no_family_runs_the_reason_is_told() -> None:
     lines = list[str]()
-    monkeypatch.setattr(ByteTokenizer, "encode", without_template)
-    assert tune(plan(1, 24), LoadedModels(), lines.append).results
-    assert RAW in lines
-    assert len(set(lines)) == len(lines), "the same is said once"
     with pytest.raises(DerbyError, match="No setting could be run"):
         tune(plan(1, 24, "fake-one-token"), LoadedModels(), lines.append)
     assert any("computes one token at a time" in line for line in lines)
