@@ -10,7 +10,7 @@ from backend.engines.registry import all_precisions, engine_named, engines
 from backend.errors import DerbyError, either, unknown
 from backend.grammar.sources import GrammarSource, shipped
 from backend.models.files import short_title
-from backend.strategies.declaration import Equivalent, Strategy
+from backend.strategies.declaration import Strategy
 from backend.strategies.libraries import SERVER
 from backend.strategies.registry import strategies
 from backend.strategies.settings import (
@@ -205,7 +205,8 @@ class Column:
         strategy = self.strategy
         if strategy.library is None:
             return strategy.keeps_cache and not strategy.guesses
-        return strategy.equivalent(self.settings()) == Equivalent()
+        equivalent = strategy.equivalent(self.settings())
+        return not (equivalent.lookup or equivalent.draft or equivalent.missing)
 
     @property
     def scratch_depth(self) -> int:

@@ -17,6 +17,7 @@ from backend.strategies.column import (
     RACE_MODEL,
     Column,
     OwnModel,
+    baseline_of,
     default_column,
     names_of,
     parse_column,
@@ -308,3 +309,24 @@ def test_any_value_is_taken_or_a_sentence(setting: Any, value: Any) -> None:
         return
     assert setting.parse(value, "Column") == value
     assert setting.parse(setting.text(value), "Column") == value
+
+
+@pytest.mark.parametrize(
+    ("lineup", "baseline"),
+    [
+        ("stateless kv lookup kv:grammar=date", 1),
+        ("kv:grammar=date kv:model=a/b kv", 2),
+        ("speculative openvino_genai:lookup=4 openvino_genai llamacpp", 2),
+        ("transformers:lookup=4 transformers @http://a kv", 3),
+        ("llamacpp:spec=ngram-simple llamacpp", 1),
+        ("@http://a @http://b", 0),
+        ("speculative stateless openvino_genai:draft=int4", None),
+    ],
+)
+def test_the_baseline_is_the_first_plain_column_ours_first(
+    lineup: str, baseline: int | None
+) -> None:
+    columns = [parse_column(name) for name in lineup.split()]
+    assert baseline_of(columns) == baseline
+    if baseline is not None:
+        assert baseline_of(columns, [baseline]) != baseline
