@@ -118,7 +118,7 @@ def test_what_a_column_writes_after_the_finish_changes_nothing() -> None:
 def test_nobody_wins_before_all_have_ended_and_the_noise_is_known() -> None:
     """Three winners in turn were declared in one race, and one of a race that had been stopped."""
     events = [*written(1, LONG_PAIRS, 0.1), *written(0, LONG, 0.1), *written(2, LONG, 0.03)]
-    board = board_of("kv lookup transformers")
+    board = board_of("kv lookup transformers:lookup=4")
     for event in events:
         board.add(event)
         assert not result_of(board).leaders

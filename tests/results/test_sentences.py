@@ -215,13 +215,13 @@ TABLE: list[tuple[Words, str, list[Event], str]] = [
     (WHY, "kv lookup", [*KV, NO_GUESS, *EQUAL], "a draft is slow; it did what KV reuse does"),
     (
         WHY,
-        "kv openvino_genai",
+        "kv openvino_genai:lookup=4",
         [*WON, again(1, LONG_PAIRS, 0.1)],
         f"{TWICE}; {ACCEPTED}; 2 runs of its own",
     ),
     (
         WHY,
-        "kv openvino_genai",
+        "kv openvino_genai:lookup=4",
         WON,
         f"{TWICE}; {ACCEPTED}; {ONE_RUN}",
     ),
