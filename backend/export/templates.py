@@ -175,9 +175,9 @@ def llamacpp_code(spec: ModelSpec, request: Request, settings: Settings) -> Iter
         more, draft = _fetched(settings["draft"], "draft")
         fetching, settings = [*fetching, *more], {**settings, "draft": draft}
     words = iter(server_flags(file, request, settings, spec.device))
+    fetched = [name for name in (file, settings["draft"]) if ":" in name and HUB_ID.fullmatch(name)]
     flags = (
-        # What has no file's name llama.cpp fetches itself.
-        f"  {flag.replace('model', 'hf-repo') if ':' in value else flag} {shell(value)} \\"
+        f"  {flag.replace('model', 'hf-repo') if value in fetched else flag} {shell(value)} \\"
         for flag, value in zip(words, words, strict=True)
     )
     if str(body.get("grammar", "")).startswith("%llguidance"):

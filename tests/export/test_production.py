@@ -375,6 +375,8 @@ def test_models_have_their_names_on_the_hub_and_where_they_are_fetched_from() ->
     assert "--hf-repo a/b:Q4_K_M \\\n" in code
     assert "--hf-repo-draft a/d:Q8_0 \\\n" in code
     assert "hf download" not in code
+    colon = code_of(parse_column("llamacpp"), target=ModelSpec("/m/a:b.gguf"))["llama.cpp"].code
+    assert "--model /m/a:b.gguf \\\n" in colon, "a file's own name"
 
 
 def test_unequal_models_precisions_and_devices_are_in_the_code() -> None:
