@@ -4,7 +4,6 @@ import logging
 import os
 import signal
 import time
-from importlib import import_module
 from pathlib import Path
 from runpy import run_module
 from socket import SO_REUSEADDR, SOCK_STREAM, SOL_SOCKET, getaddrinfo, socket
@@ -21,7 +20,7 @@ from backend.limits import Limits, limits_of
 from backend.machine import LOOPBACK, zero_gpu
 from backend.models.files import BUILT_IN, HUB_ID, hub_folder
 from backend.offer import offer_of, titled
-from backend.racing.hosts import Host, ProcessHost, ZeroGpuHost
+from backend.racing.hosts import ProcessHost
 from backend.strategies.registry import plugin_problems as strategy_problems
 from backend.types import ModelSpec
 
@@ -66,6 +65,11 @@ def _serve(
     limits: Limits, model: list[str], *, host: str, port: int, root: str, share: bool, fake: bool
 ) -> None:
     """Serve until interrupted. Raises DerbyError for what the operator can change."""
+    if zero_gpu():
+        raise DerbyError(
+            "A ZeroGPU Space lends its GPU call by call, and races run in a process that stays: "
+            "choose a CPU, or a GPU of its own, as the Space's hardware."
+        )
     for problem in (*engine_problems(), *strategy_problems()):
         warn(problem)
     engines, warm = offered_engines(demo=fake), ()
@@ -75,11 +79,7 @@ def _serve(
         for name in filter(HUB_ID.fullmatch, titles.values()):
             hub_folder(name, print)
         warm = (ModelSpec(),)
-    races: Host
-    if zero_gpu():  # in this thread, before anything imports torch or gradio
-        races = ZeroGpuHost(import_module("spaces").GPU, limits, titles)
-    else:
-        races = ProcessHost(warm, limits, titles)
+    races = ProcessHost(warm, limits, titles)
     try:
         # gradio, while the worker prepares and loads the model
         from page.launch import serve

@@ -22,7 +22,6 @@ Reason = Literal[
     "photo finish",
     "context full",
     "end of program",
-    "end of GPU time",
     "stopped",
 ]
 
@@ -53,9 +52,6 @@ else:
     Proposer = Annotated[tuple[Name, Count], AfterValidator(list)]
     Probable = Annotated[tuple[str, Share], AfterValidator(list)]
     Scalar = str | bool | Count | Number | None
-
-#: Reasons from outside: the column had more to write.
-CUT_SHORT = ("stopped", "end of GPU time")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 _GROUPS = Path("/sys/fs/cgroup")
 _OWN_GROUP = Path("/proc/self/cgroup")
 _CPU = Path("/proc/cpuinfo")
-_STARTED = os.getpid()
 
 
 def zero_gpu() -> bool:
@@ -42,15 +41,9 @@ def cores() -> float:
 
 
 def threads() -> int:
-    """How many threads compute as fast as this process may: one a physical core, 1 at least.
-
-    1 in a process that was forked from one with this program: it has its parent's record of
-    OpenMP's threads but none of them, and may wait for them for ever.
-    """
+    """How many threads compute as fast as this process may: one a physical core, 1 at least."""
     import psutil
 
-    if os.getpid() != _STARTED:
-        return 1
     allowed = max(1, int(cores()))
     return min(psutil.cpu_count(logical=False) or allowed, allowed)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from time import perf_counter
 
 from backend.errors import DerbyError
-from backend.events import CUT_SHORT, Event, Finished, Preparing, Repeated, Step
+from backend.events import Event, Finished, Preparing, Repeated, Step
 from backend.racing.column import ColumnRun
 from backend.racing.ledger import Ledger
 from backend.racing.models import LoadedModels
@@ -110,7 +110,7 @@ class Race:
         ends: list[Finished] = []
         for lane in filter(attrgetter("alone"), lanes):
             for event in interleave([lane], stopped):
-                if isinstance(event, Finished) and event.reason not in CUT_SHORT:
+                if isinstance(event, Finished) and event.reason != "stopped":
                     ends.append(event)
                 else:
                     yield event
@@ -130,6 +130,6 @@ def _repeated(lane: Lane, stopped: Callable[[], bool]) -> Iterator[Repeated]:
     """What a lane took that ran to its end; nothing if it did not."""
     *events, end = interleave([lane], stopped)
     steps = [event for event in events if isinstance(event, Step)][1:]
-    if steps and isinstance(end, Finished) and end.reason not in CUT_SHORT:
+    if steps and isinstance(end, Finished) and end.reason != "stopped":
         times, tokens = [step.seconds["total"] for step in steps], [len(s.origins) for s in steps]
         yield Repeated(lane.column, times, tokens)

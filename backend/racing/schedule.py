@@ -10,7 +10,7 @@ from math import inf
 
 from backend.decoding.clock import Clock
 from backend.errors import explain
-from backend.events import CUT_SHORT, Event, Failed, Finished, Step, failures
+from backend.events import Event, Failed, Finished, Step, failures
 
 #: An engine that has just computed another number of rows for another column is slower for one
 #: pass (by 2-3 ms of 18 on the OpenVINO CPU plugin). A turn of a few steps shares that out, and is
@@ -63,7 +63,7 @@ class PhotoFinish:
             return event
         if event.reason == "stopped" and self.ends(lane):
             return replace(event, reason="photo finish")
-        if event.reason not in CUT_SHORT and lane.finishes and lane.wrote:
+        if event.reason != "stopped" and lane.finishes and lane.wrote:
             self.seconds = min(self.seconds, lane.decoding)
         return event
 

@@ -14,7 +14,6 @@ from itertools import accumulate
 from math import inf
 from typing import Literal
 
-from backend.events import CUT_SHORT
 from backend.results.intervals import UNKNOWN, Commit, Ratio, paired, rate, unpaired
 from backend.results.scoreboard import ENDED, Score, Scoreboard, State
 from backend.results.texts import Sameness, Text, same_work, texts_of
@@ -151,7 +150,7 @@ def result_of(board: Scoreboard) -> Result:
     finish = _photo_finish(board, progress, texts)
     others = board.conditions.others if board.conditions else 0.0
     doubt: Doubt = "noisy" if others > NOISY else "busy" if others > BUSY else ""
-    cut = any(score.reason in CUT_SHORT for score in board.scores)
+    cut = any(score.reason == "stopped" for score in board.scores)
     final = board.ended and board.conditions is not None and not cut
     judged = final and doubt != "noisy"
     rows = tuple(

@@ -10,7 +10,6 @@ from typing import Literal
 from backend.costs import UNKNOWN_COSTS, PassCosts
 from backend.decoding.seams import UNDECIDED, Decision
 from backend.events import (
-    CUT_SHORT,
     Conditions,
     CostsKnown,
     Decided,
@@ -158,7 +157,7 @@ class Score:
             case Repeated():
                 self.repeats.append(event)
             case Finished():
-                self.state = "stopped" if event.reason in CUT_SHORT else "done"
+                self.state = "stopped" if event.reason == "stopped" else "done"
                 self.reason, self.expected = event.reason, event.expected
             case Failed():
                 self.state, self.message = "failed", event.message

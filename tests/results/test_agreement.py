@@ -23,7 +23,6 @@ from scoreboards import amount, drawn_steps, step
 
 from backend.errors import DerbyError
 from backend.events import (
-    CUT_SHORT,
     Conditions,
     Decided,
     Event,
@@ -79,7 +78,7 @@ def who_wins(board: Scoreboard, result: Result, sentence: str) -> None:
     """
     rows, base = result.rows, result.baseline
     leaders = [rows[i] for i in result.leaders]
-    cut = any(row.score.reason in CUT_SHORT for row in rows)
+    cut = any(row.score.reason == "stopped" for row in rows)
     final = board.ended and not cut and board.conditions is not None
     if not final or board.conditions is None or board.conditions.others > NOISY:
         assert not leaders
