@@ -10,9 +10,8 @@ from socket import SO_REUSEADDR, SOCK_STREAM, SOL_SOCKET, getaddrinfo, socket
 
 import typer
 
-from backend.cli.console import complain, warn
+from backend.cli.console import complain
 from backend.engines.registry import offered_engines
-from backend.engines.registry import plugin_problems as engine_problems
 from backend.errors import DerbyError
 from backend.libraries.server import VARIABLE as SERVERS
 from backend.libraries.server import named_servers
@@ -21,7 +20,6 @@ from backend.machine import LOOPBACK, zero_gpu
 from backend.models.files import BUILT_IN, HUB_ID, hub_folder
 from backend.offer import offer_of, titled
 from backend.racing.hosts import ProcessHost
-from backend.strategies.registry import plugin_problems as strategy_problems
 from backend.types import ModelSpec
 
 
@@ -70,8 +68,6 @@ def _serve(
             "A ZeroGPU Space lends its GPU call by call, and races run in a process that stays: "
             "choose a CPU, or a GPU of its own, as the Space's hardware."
         )
-    for problem in (*engine_problems(), *strategy_problems()):
-        warn(problem)
     engines, warm = offered_engines(demo=fake), ()
     titles = titled(model, engines)
     port = _free(host, port)

@@ -19,18 +19,12 @@ OURS = (OPENVINO, TORCH, FAKE)
 
 def engines() -> Mapping[str, EngineDeclaration]:
     """Every engine by name, ours first."""
-    return _registered()[0]
-
-
-def plugin_problems() -> tuple[str, ...]:
-    """A sentence on each engine of another package that was left out."""
-    return _registered()[1]
+    return _registered()
 
 
 @cache
-def _registered() -> tuple[Mapping[str, EngineDeclaration], tuple[str, ...]]:
-    declared, problems = load_declared(GROUP, EngineDeclaration, OURS)
-    return MappingProxyType(declared), problems
+def _registered() -> Mapping[str, EngineDeclaration]:
+    return MappingProxyType(load_declared(GROUP, EngineDeclaration, OURS))
 
 
 def engine_named(name: str) -> EngineDeclaration:

@@ -295,7 +295,7 @@ def test_a_decision_comes_once_and_right_after_the_step_that_made_it(
 ) -> None:
     strategy = Strategy("undecided", "x", "x", build=lambda _: Undecided())
     known = dict(registry.strategies()) | {"undecided": strategy}
-    monkeypatch.setattr(registry, "_registered", lambda: (known, ()))
+    monkeypatch.setattr(registry, "_registered", lambda: known)
     events, _ = raced([parse_column("undecided"), parse_column("kv")])
     own = [event for event in events if getattr(event, "column", -1) == 0]
     decided = [(i, event) for i, event in enumerate(own) if isinstance(event, Decided)]
