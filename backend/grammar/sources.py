@@ -239,7 +239,7 @@ def _schema(source: GrammarSource, *, inner: bool = False) -> Any:
             "JSON Schema grammar has checked: leave it out, or make the schema the grammar."
         )
     if inner and isinstance(schema.value, dict):
-        schema.value["x-guidance"]["coerce_one_of"] = False
+        schema.value["x-guidance"] |= {"lenient": False, "coerce_one_of": False}
     return schema.value
 
 
@@ -258,12 +258,6 @@ def refusal(source: GrammarSource, printed: str) -> DerbyError:
     inner = re.search(r"(?m)^error: (.+)$", words)  # of a regular expression
     why = inner[1] if inner else words.partition("\n")[0].partition("; following")[0]
     why = why[:_LONGEST].rstrip(".:")
-    if why.startswith("Unimplemented keys: "):
-        return DerbyError(
-            f"The JSON Schema uses {why.partition(': ')[2].strip('[]')}, which a grammar cannot "
-            'enforce: leave it out, or add "x-guidance": {"lenient": true} at its top, and it is '
-            "checked at the end."
-        )
     if why.startswith("NoExtension"):
         why = "no text fits it"
     title = _TITLES[source.kind]
