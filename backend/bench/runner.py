@@ -36,17 +36,29 @@ def wait_for_quiet(seconds: int, say: Say) -> None:
         say("The machine did not become quiet: only ratios can be trusted.")
 
 
+class Runner:
+    """Makes rows on one machine; `race` runs one race, of which the first is slower, and so runs
+    twice.
+    """
+
+    def __init__(self, plan: Plan, race: Callable[[Race], Scoreboard], machine: str = "") -> None:
+        self._plan, self._race, self._machine, self._warm = plan, race, machine, False
+
+    def row(self, job: Job) -> Row:
+        if not self._warm:
+            self._race(job.race)
+            self._warm = True
+        return row_of(self._plan, job, boards_of(job, self._race), self._machine)
+
+
 def run(
     plan: Plan, done: Sequence[Row], race: Callable[[Race], Scoreboard], say: Say
 ) -> Iterator[Row]:
-    """The rows that `done` lacks; `race` runs one race. The first one is slower, and runs twice."""
-    jobs = remaining(plan, done)
-    if jobs:
-        say("warming up")
-        race(jobs[0].race)
-    for job in jobs:
+    """The rows that `done` lacks."""
+    runner = Runner(plan, race)
+    for job in remaining(plan, done):
         say(f"run {job.number + 1} of {len(plan.jobs)} ({job.category})")
-        yield row_of(plan, job, boards_of(job, race))
+        yield runner.row(job)
 
 
 def boards_of(job: Job, race: Callable[[Race], Scoreboard]) -> list[Scoreboard]:
