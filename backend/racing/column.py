@@ -252,9 +252,7 @@ class ColumnRun:
                 self.index,
                 list(costs.widths),
                 list(map(rounded_value, costs.seconds)),
-                rounded_value(costs.width_change),
                 rounded_value(call_seconds),
-                list(map(rounded_value, costs.context_slope)),
             )
         ]
 

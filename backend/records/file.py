@@ -24,7 +24,7 @@ from backend.strategies.column import Column, OwnModel, default_column, settings
 from backend.types import ModelSpec, Request
 from backend.untrusted import Untrusted, UntrustedError, read_json
 
-FORMAT, VERSION = "decode-derby-race", 4
+FORMAT, VERSION = "decode-derby-race", 5
 
 #: Bytes of a record that are read. Twelve columns of 8,192 tokens, a step and what was proposed in
 #: it some 400 bytes for each, are 40 MB; the five most probable tokens of each place are 10 more.
@@ -75,7 +75,7 @@ class Document(Untrusted, extra="forbid"):
     """A race of Decode Derby: what was asked, where it ran and what happened."""
 
     format: Literal["decode-derby-race"]
-    version: Annotated[Literal[4], BeforeValidator(_known_version)]
+    version: Annotated[Literal[5], BeforeValidator(_known_version)]
     made: Moment
     machine: Hardware
     versions: Annotated[dict[str, Name], Field(max_length=32)]

@@ -60,10 +60,8 @@ class Drawer:
         return {
             "name": row.name,
             "note": column.gist,
-            "line": str(column),
             "state": row.state,
             "doing": state(row),
-            "read": round(score.prefilled / max(score.prompt_tokens, 1), 2),
             "steps": self._steps[row.column],
             "amount": round(row.amount, 2),
             "speedup": round(row.speedup.value, 4) or None,
@@ -116,7 +114,7 @@ def _detail(moment: Moment) -> Drawing | None:
         "tokens": proposed.committed[:MOST],
         "guesses": _guesses(proposed)[:MOST],
         "chosen": proposed.chosen,
-        "window": sum(map(len, proposed.window)),
+        "window": proposed.scratch,
         "allowed": proposed.allowed[0] if proposed.allowed else None,
         "top": [[[text, round(p, 4)] for text, p in each] for each in proposed.top[:MOST]],
     }

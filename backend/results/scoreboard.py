@@ -95,7 +95,7 @@ class Score:
     seconds: float = 0.0
     ttft: float = 0.0
     parts: dict[str, float] = field(default_factory=dict)  # seconds of each of PARTS
-    masks: list[float] = field(default_factory=list)  # seconds of each mask, hidden or not
+    masked: bool = False  # a grammar allowed some tokens alone
 
     ahead: int = 0  # tokens that a grammar forced in the first step: no time of their own
     steps: int = 0
@@ -128,13 +128,12 @@ class Score:
                 self.reused = event.reused
                 self.prefilled = min(event.reused, self.prompt_tokens)
             case CostsKnown():
-                by_token, by_row = event.context_slope
-                widths, passes = tuple(event.widths), tuple(event.passes)
-                self.costs = PassCosts(widths, passes, event.width_change, (by_token, by_row))
+                self.costs = PassCosts(tuple(event.widths), tuple(event.passes))
                 self.draft_cost = event.draft
             case Prefilled():
                 self.prefilled = max(self.prefilled, min(event.done, self.prompt_tokens))
             case Proposed():
+                self.masked |= bool(event.allowed)
                 if self.moments:
                     self.moments[-1].proposed = event
             case Decided():
@@ -181,7 +180,6 @@ class Score:
         self.steps += 1
         self.moments.append(Moment(self.seconds, step.spans, self.steps, step))
         self.rows += step.rows
-        self.masks += step.masks
         self.forced += step.origins.count("forced")
         if step.drafted:
             self.drafted += step.drafted

@@ -104,7 +104,7 @@ def test_every_column_survives(name: str, grammar: GrammarSource | None) -> None
 
 Change = Callable[[dict[str, Any]], Any]
 
-COSTS = to_json(CostsKnown(0, [1, 2], [0.1, 0.2], 0.0, 0.0))
+COSTS = to_json(CostsKnown(0, [1, 2], [0.1, 0.2], 0.0))
 
 CHANGES: dict[str, Change] = {
     "an unknown key": lambda d: d.update(more=1),
