@@ -13,7 +13,6 @@ from backend.racing.ledger import Ledger
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.scoreboard import Scoreboard
-from backend.results.sentences import taken_by_others
 
 #: Seconds of one look at the machine, and the share that others may take of a quiet one.
 LOOK, QUIET = 1.0, 0.1
@@ -26,12 +25,11 @@ def wait_for_quiet(seconds: int, say: Say) -> None:
     for number in range(seconds):
         ledger = Ledger()
         time.sleep(LOOK)
-        conditions = ledger.conditions()
-        if conditions.others <= QUIET:
+        others = ledger.conditions().others
+        if others <= QUIET:
             return
         if not number:
-            used = taken_by_others(conditions)
-            say(f"Waiting until the machine is quiet, {seconds} s at most: {used}.")
+            say(f"Others use {others:.0%} of the machine: waiting, {seconds} s at most.")
     if seconds:
         say("The machine did not become quiet: only ratios can be trusted.")
 

@@ -148,8 +148,7 @@ def result_of(board: Scoreboard) -> Result:
     texts = texts_of(board)
     ends = [commits[-1].clock for commits in progress if commits]
     finish = _photo_finish(board, progress, texts)
-    others = board.conditions.others if board.conditions else 0.0
-    doubt: Doubt = "noisy" if others > NOISY else "busy" if others > BUSY else ""
+    doubt: Doubt = "noisy" if board.others > NOISY else "busy" if board.others > BUSY else ""
     cut = any(score.reason == "stopped" for score in board.scores)
     final = board.ended and board.conditions is not None and not cut
     judged = final and doubt != "noisy"

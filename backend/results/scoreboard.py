@@ -258,6 +258,11 @@ class Scoreboard:
                 self.scores[event.column].add(event)
 
     @property
+    def others(self) -> float:
+        """The share of the machine that others used; 0: unknown."""
+        return self.conditions.others if self.conditions else 0.0
+
+    @property
     def ended(self) -> bool:
         return all(score.state in ENDED for score in self.scores)
 
