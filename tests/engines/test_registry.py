@@ -103,7 +103,7 @@ def test_the_engine_of_another_package_is_offered_and_runs_and_a_broken_one_is_n
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     offer = offer_of(offered_engines())
-    assert [runtime.engine for runtime in offer.runtimes] == ["openvino", "torch", "parrot"]
+    assert [engine.name for engine in offer.engines] == ["openvino", "torch", "parrot"]
     assert offer.models == ("built-in", "polly")
     assert "cage (parrot)" in device_help()
     spec = ModelSpec("polly", "parrot", "words", "cage")
