@@ -161,12 +161,6 @@ class ModelSpec:
     precision: str = "fp32"
     device: str = "CPU"
 
-    @property
-    def parts(self) -> dict[str, str]:
-        """What tells it from others, by name."""
-        named = {"name": self.name, "engine": self.engine, "precision": self.precision}
-        return named | {"device": self.device}
-
     def __str__(self) -> str:
         return f"{self.name} on {self.engine} {self.precision} ({self.device})"
 

@@ -11,8 +11,7 @@ import signal
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from types import MappingProxyType
 from typing import Any
@@ -76,9 +75,7 @@ class Host(ABC):
             return bool(broken) or stopped()
 
         try:
-            with self._turn(stopped) as acquired:
-                if acquired:
-                    self._run(race, note, unwanted)
+            self._in_turn(race, note, unwanted)
             ends = [Finished(column, "stopped", []) for column in running]
         except Exception as error:
             ends = failures(running, error)
@@ -87,17 +84,14 @@ class Host(ABC):
         for error in broken:
             raise error
 
-    @contextmanager
-    def _turn(self, stopped: Stopped) -> Iterator[bool]:
-        """Hold the lock once it is free; False, without it, if `stopped()` comes first."""
-        while not (acquired := self._lock.acquire(timeout=POLL)):
+    def _in_turn(self, race: Race, emit: Emit, stopped: Stopped) -> None:
+        while not self._lock.acquire(timeout=POLL):
             if stopped():
-                break
+                return
         try:
-            yield acquired
+            self._run(race, emit, stopped)
         finally:
-            if acquired:
-                self._lock.release()
+            self._lock.release()
 
     @abstractmethod
     def _run(self, race: Race, emit: Emit, stopped: Stopped) -> None:

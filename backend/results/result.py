@@ -14,6 +14,8 @@ from itertools import accumulate
 from math import inf
 from typing import Literal
 
+import numpy as np
+
 from backend.results.intervals import UNKNOWN, Commit, Ratio, paired, rate, unpaired
 from backend.results.scoreboard import ENDED, Score, Scoreboard, State
 from backend.results.texts import Sameness, Text, same_work, texts_of
@@ -312,16 +314,11 @@ def at(commits: Sequence[Commit], moment: float) -> tuple[float, float]:
     """What a column had written at a moment, and in how many passes; a step that was under way
     counts by its share.
     """
-    amount, passes, before = 0.0, 0.0, 0.0
-    for commit in commits:
-        share = 1.0
-        if commit.clock > moment:
-            share = (moment - before) / (commit.clock - before)
-        amount, passes = amount + share * commit.tokens, passes + share * commit.passes
-        if commit.clock > moment:
-            break
-        before = commit.clock
-    return amount, passes
+    if not commits:
+        return 0.0, 0.0
+    clock, tokens, _, _, passes = np.asarray(commits, float).T
+    amount, done = (np.interp(moment, clock, np.cumsum(each)) for each in (tokens, passes))
+    return float(amount), float(done)
 
 
 def _verdict(board: Scoreboard, index: int, ratio: Ratio, *, judged: bool) -> Verdict:

@@ -7,7 +7,7 @@ import csv
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from io import StringIO
 from itertools import accumulate, combinations, cycle, pairwise, product
 from math import isclose
@@ -320,7 +320,7 @@ def _column(
     pace = st.tuples(st.integers(1, longest), st.sampled_from([0.01, 0.03, 0.05, 0.06, 0.1, 0.3]))
     server, library = not column.strategy.loads, not column.strategy.ours
     tokenizer = draw(st.sampled_from(["", "another"])) if server else "another" if rare() else "one"
-    spec = {} if server or rare() else column.target(ModelSpec()).parts
+    spec = {} if server or rare() else asdict(column.target(ModelSpec()))
     events: list[Event] = [Started(index, 5, "m", tokenizer, spec, keeps_text=not rare())]
     events += [Served(index, draw(st.sampled_from(["network", "server"])))] * server
     events += [Fed(index, 5, [["fixed", "given: "]], 0.01)] * program
