@@ -221,7 +221,7 @@ QUICK = "speculative:draft=fake,k=4"
 
 
 @pytest.mark.parametrize("first", [None, 0], ids=["in turns", "alone"])
-@pytest.mark.parametrize("others", [("kv", QUICK), ("grammar",)])
+@pytest.mark.parametrize("others", [("kv", QUICK), ("lookup",)])
 def test_stateless_ends_at_the_photo_finish_of_the_result(
     others: tuple[str, ...], first: int | None
 ) -> None:
