@@ -29,10 +29,6 @@ FORMAT, VERSION = "decode-derby-race", 5
 #: it some 400 bytes for each, are 40 MB; the five most probable tokens of each place are 10 more.
 MAX_BYTES = 1 << 27
 
-#: JSON values that a record may hold. Twelve columns of 8,192 tokens, each in a step of its own of
-#: some 60 values, what was proposed in it included, are six million.
-MAX_VALUES = 1 << 23
-
 #: The form is fixed so that dates sort as texts do; whether there is such a day Python knows.
 Moment = Annotated[
     str,
@@ -131,7 +127,7 @@ def from_bytes(data: bytes, most: int = MAX_BYTES) -> RaceRecord:
             "race of fewer columns or tokens."
         )
     try:
-        return read_json(Document, data, "it", MAX_VALUES).record
+        return read_json(Document, data, "it").record
     except UntrustedError as error:
         raise DerbyError(
             f"This is not a record of a race: {error.clause}; save it again."
