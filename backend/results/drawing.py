@@ -168,7 +168,7 @@ def _curve(board: Scoreboard, result: Result) -> list[Drawing]:
     return points + [
         {"rows": round(row.until.mean_rows, 2), "times": round(row.pass_cost, 3), "of": row.name}
         for row in result.rows
-        if row.score.spec == board.baseline.spec
+        if row.score.started.spec == board.baseline.started.spec
         and board.columns[row.column].strategy.keeps_cache
         and row.pass_cost
     ]

@@ -73,12 +73,8 @@ class Score:
     expected: str = ""  # what the grammar still wanted when the text was cut
     judged: Judged | None = None  # how a text was judged that its grammar let end
 
-    model: str = ""  # what runs where, in words
-    spec: dict[str, str] = field(default_factory=dict)  # the same by part; {}: unknown
-    tokenizer: str = ""  # fingerprint of what the token ids mean; "": unknown
     clock: str = "own"  # whose time the seconds are of: the column's own, "server" or "network"
-    keeps_text: bool = True  # False: it promises the distribution alone
-    started: Started = field(default_factory=lambda: Started(0, 0, ""))  # says all this, and more
+    started: Started = field(default_factory=lambda: Started(0, 0, ""))  # what runs where, and how
 
     prompt_tokens: int = 0
     prefilled: int = 0  # tokens of the prompt that are computed, or need not be
@@ -121,9 +117,7 @@ class Score:
         match event:
             case Started():
                 self.state, self.started = "prefill", event
-                self.model, self.prompt_tokens = event.model, event.prompt_tokens
-                self.spec, self.tokenizer = event.spec, event.tokenizer
-                self.keeps_text = event.keeps_text
+                self.prompt_tokens = event.prompt_tokens
             case Prepared():
                 self.reused = event.reused
                 self.prefilled = min(event.reused, self.prompt_tokens)
@@ -151,7 +145,6 @@ class Score:
                 self.judged = event
             case Served():
                 self.clock = event.clock
-                self.model = event.model or self.model
                 self.prompt_tokens = event.prompt_tokens or self.prompt_tokens
             case Repeated():
                 self.repeats.append(event)

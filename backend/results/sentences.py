@@ -138,7 +138,7 @@ def comparison(board: Scoreboard, row: Row) -> str:
 
 def _rounding(board: Scoreboard, row: Row) -> str:
     """Why a column may differ from another one of its model; "" where it must not."""
-    engine, precision = (row.score.spec.get(part, "") for part in ("engine", "precision"))
+    engine, precision = (row.score.started.spec.get(part, "") for part in ("engine", "precision"))
     library = board.columns[row.column].strategy.library
     declared = library.declaration if library else engines().get(engine)
     exact = declared is None or declared.demo or precision in declared.exact

@@ -13,9 +13,9 @@ from backend.engines import registry
 from backend.engines.fake import FAKE
 from backend.engines.registry import (
     copy_spec,
-    device_help,
     engine_named,
     engines,
+    of_each,
     offered_engines,
 )
 from backend.errors import DerbyError
@@ -105,7 +105,7 @@ def test_the_engine_of_another_package_is_offered_and_runs_and_a_broken_one_is_n
     offer = offer_of(offered_engines())
     assert [engine.name for engine in offer.engines] == ["openvino", "torch", "parrot"]
     assert offer.models == ("built-in", "polly")
-    assert "cage (parrot)" in device_help()
+    assert "parrot: cage" in of_each(lambda engine: engine.device_help)
     spec = ModelSpec("polly", "parrot", "words", "cage")
     assert LoadedModels(1_000_000).get(spec, print).spec == spec
     assert copy_spec(spec, "int4") == spec, "no other engine knows its models"
