@@ -16,7 +16,7 @@ from backend.errors import DerbyError
 from backend.libraries.server import VARIABLE as SERVERS
 from backend.libraries.server import named_servers
 from backend.limits import Limits, limits_of
-from backend.machine import LOOPBACK, zero_gpu
+from backend.machine import LOOPBACK
 from backend.models.files import BUILT_IN, HUB_ID, hub_folder
 from backend.offer import offer_of, titled
 from backend.racing.hosts import ProcessHost
@@ -63,7 +63,7 @@ def _serve(
     limits: Limits, model: list[str], *, host: str, port: int, root: str, share: bool, fake: bool
 ) -> None:
     """Serve until interrupted. Raises DerbyError for what the operator can change."""
-    if zero_gpu():
+    if os.environ.get("SPACES_ZERO_GPU", "").lower() in ("1", "t", "true"):
         raise DerbyError(
             "A ZeroGPU Space lends its GPU call by call, and races run in a process that stays: "
             "choose a CPU, or a GPU of its own, as the Space's hardware."

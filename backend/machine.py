@@ -12,11 +12,6 @@ _OWN_GROUP = Path("/proc/self/cgroup")
 _CPU = Path("/proc/cpuinfo")
 
 
-def zero_gpu() -> bool:
-    """Whether this is a Space that is lent a GPU call by call, as its platform says."""
-    return os.environ.get("SPACES_ZERO_GPU", "").lower() in ("1", "t", "true")
-
-
 def quota(groups: Path = _GROUPS, own: Path = _OWN_GROUP) -> float:
     """Cores' worth of time that Linux's control groups (version 2) allow; infinite: no limit.
 

@@ -126,7 +126,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (
         schema('{"properties": {"a": {"$ref": "#", "minProperties": 1}}}'),
         (
-            "The JSON Schema cannot be followed (circular references with sibling keys are not "
+            "The grammar cannot be followed (circular references with sibling keys are not "
             "supported: json-schema:///#): mend or simplify that part."
         ),
     ),

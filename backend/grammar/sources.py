@@ -97,11 +97,6 @@ _UNFORCED = '\n%llguidance {"no_forcing": true}'
 #: A name that no grammar of one part has.
 _BODY = "body"
 
-_TITLES: dict[Kind, str] = {
-    "lark": "The grammar",
-    "json_schema": "The JSON Schema",
-    "regex": "The regular expression",
-}
 #: "at 3(7): message", or without the "at": line 3, byte column 7.
 _PLACE = re.compile(r"\A(?:at )?(\d+)\(\d+\): ")
 _LONGEST = 120
@@ -260,5 +255,4 @@ def refusal(source: GrammarSource, printed: str) -> DerbyError:
     why = why[:_LONGEST].rstrip(".:")
     if why.startswith("NoExtension"):
         why = "no text fits it"
-    title = _TITLES[source.kind]
-    return DerbyError(f"{title} cannot be followed{where} ({why}): mend or simplify that part.")
+    return DerbyError(f"The grammar cannot be followed{where} ({why}): mend or simplify that part.")

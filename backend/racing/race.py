@@ -50,7 +50,8 @@ class Race:
     @property
     def saved_column(self) -> int | None:
         """The column whose cache can be saved: the first that keeps one; None: there is none."""
-        keep = (i for i, column in enumerate(self.columns) if column.strategy.saves_cache)
+        strategies = [column.strategy for column in self.columns]
+        keep = (i for i, each in enumerate(strategies) if each.ours and each.keeps_cache)
         return next(keep, None)
 
     @property
