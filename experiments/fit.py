@@ -111,11 +111,14 @@ def frequent_tokens(shards: Sequence[Shard], count: int, vocab_size: int) -> NDA
     return np.sort(np.argsort(-counts, kind="stable")[:count])
 
 
-def lessons(draft: Eagle3, output: Tensor, batch: Sequence[Text], steps: int) -> list[Lesson]:
+def lessons(
+    draft: Eagle3, output: Tensor, batch: Sequence[Text], steps: int, *, answers: bool = False
+) -> list[Lesson]:
     """Run a batch of texts through `steps` draft steps; losses keep their graph. `output` [V', D]:
-    the target's output projection of the tokens that can be drafted.
+    the target's output projection of the tokens that can be drafted. Every token is a lesson, for
+    it is the target's distribution that is learnt; `answers`: theirs alone.
     """
-    tokens, answers, bits = (x.to(output.device) for x in _padded(batch))
+    tokens, places, bits = (x.to(output.device) for x in _padded(batch, answers=answers))
     states, last = bits.view(torch.bfloat16).split([draft.shape.states, draft.shape.hidden], -1)
     n = tokens.shape[1] - 2
     after, positions = tokens[:, 1 : n + 1], torch.arange(1, n + 1, device=output.device)
@@ -126,7 +129,7 @@ def lessons(draft: Eagle3, output: Tensor, batch: Sequence[Text], steps: int) ->
     for step in range(steps):
         bias = _visible(n, step, output.device)
         predicted, earlier = draft_step(draft, hidden, after, positions, earlier, bias)
-        judged = answers[:, 2 : n + 2].clone()
+        judged = places[:, 2 : n + 2].clone()
         judged[:, :step] = False
         with torch.no_grad():
             lesson = (truth[judged] @ output.mT).float().softmax(-1)
@@ -189,17 +192,20 @@ def _judge(logits: Tensor, lesson: Tensor) -> Lesson:
     return Lesson(entropy, float(hit), len(lesson))
 
 
-def _padded(batch: Sequence[Text]) -> tuple[Tensor, Tensor, Tensor]:
-    """Tokens int64 [B, n], which of them answers wrote, and features as bf16 bits [B, n, F]."""
+def _padded(batch: Sequence[Text], *, answers: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Tokens int64 [B, n], which of them are text or, of `answers`, theirs, and states as bf16 bits
+    [B, n, 4 D].
+    """
     n = max(len(text.tokens) for text in batch)
     tokens = np.zeros((len(batch), n), dtype=np.int64)
-    answers = np.zeros((len(batch), n), dtype=bool)
+    places = np.zeros((len(batch), n), dtype=bool)
     bits = np.zeros((len(batch), n, batch[0].features.shape[1]), dtype=np.uint16)
     for row, text in enumerate(batch):
         length = len(text.tokens)
-        tokens[row, :length], answers[row, :length] = text.tokens, text.answers
+        tokens[row, :length] = text.tokens
+        places[row, :length] = text.answers if answers else True
         bits[row, :length] = text.features
-    return torch.from_numpy(tokens), torch.from_numpy(answers), torch.from_numpy(bits)
+    return torch.from_numpy(tokens), torch.from_numpy(places), torch.from_numpy(bits)
 
 
 def _visible(n: int, step: int, device: torch.device) -> Tensor:
@@ -273,7 +279,7 @@ def evaluate(
     hits, counts = np.zeros(steps), 0
     for batch in islice(batches(shards, recipe, np.random.default_rng(0)), most):
         with torch.autocast(output.device.type, torch.bfloat16):
-            by_step = lessons(draft, output, batch, steps)
+            by_step = lessons(draft, output, batch, steps, answers=True)
         hits += [lesson.hit * by_step[0].tokens for lesson in by_step]
         counts += by_step[0].tokens
     return (hits / max(counts, 1)).tolist()
