@@ -61,6 +61,7 @@ class Row:
     verdict: Verdict
     comparison: Text
     score: Score = field(repr=False)
+    commits: Sequence[Commit] = field(repr=False)  # what it wrote with each step
 
     @property
     def baseline(self) -> bool:
@@ -270,6 +271,7 @@ def _row(
         _verdict(board, index, ratio, judged=judged),
         text,
         score,
+        own,
     )
 
 
