@@ -117,7 +117,7 @@ def part(one: Score, other: Score) -> bool:
     """Whether two texts are not the same so far: neither begins with the other one, or that which
     is shorter has ended.
     """
-    known = one.tokenizer == other.tokenizer != "" and one.tokens and other.tokens
+    known = one.started.tokenizer == other.started.tokenizer != "" and one.tokens and other.tokens
     shorter = min(one, other, key=lambda score: len(score.text))
     ended = shorter.state == "done" and shorter.reason != "photo finish"
     ended &= bool(known) or shorter.reason != "token limit"
