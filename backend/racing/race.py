@@ -101,9 +101,8 @@ class Race:
             if isinstance(each, Finished) and each.reason == "stopped" and at_finish(each.column):
                 event = replace(each, reason="photo finish")
             board.add(event)
-            if early and isinstance(event, Finished):
-                result = result_of(board)
-                finish = result.moment if result.finished and result.moment else finish
+            if early and isinstance(event, Finished) and (result := result_of(board)).finished:
+                finish = result.moment or 0.0
             emit(event)
         emit(ledger.conditions())
 
