@@ -115,9 +115,9 @@ def _declare(race: Callable[..., Any]) -> None:
     summary = "Race decoding strategies on a prompt and compare their speed and their texts."
     race.__doc__ = "\n".join([summary, "", "Args:", *texts])
     race.__annotations__ |= Form.__annotations__
-    request = Parameter("request", Parameter.POSITIONAL_OR_KEYWORD)
-    prompt, *others = Form.__signature__.parameters.values()
-    parameters = [request, prompt.replace(default=Parameter.empty), *others]
+    kind = Parameter.POSITIONAL_OR_KEYWORD
+    prompt, *others = (p.replace(kind=kind) for p in Form.__signature__.parameters.values())
+    parameters = [Parameter("request", kind), prompt.replace(default=Parameter.empty), *others]
     race.__signature__ = Signature(parameters, return_annotation=Report)  # pyright: ignore[reportFunctionMemberAccess]
 
 
