@@ -121,7 +121,8 @@ def _drafting(row: Row) -> float | None:
 
 def _mask_wait(row: Row) -> float | None:
     score = row.until
-    return score.parts.get("mask", 0.0) / score.steps * 1e3 if row.score.masked else None
+    masked = row.score.masked and score.steps
+    return score.parts.get("mask", 0.0) / score.steps * 1e3 if masked else None
 
 
 def _per_token(row: Row) -> float | None:

@@ -137,7 +137,7 @@ def test_a_branch_that_a_grammar_rules_out_keeps_its_proposer() -> None:
     offered = Proposal(tuple(b"x<yhl"), (-1, -1, 0, 1, 1), by=names)
     legal = constraint.cut(offered)
     logits = np.zeros((4, 257), dtype=np.float32)
-    allowed = constraint.masks_along(legal).allowed
+    allowed = constraint.masks_along(legal)
     verdict = Verdict((0, 2), tuple(Choice(token, 1.0) for token in b"<li"))
     verified = Verified(offered, legal, logits, allowed, verdict, tuple(b"<li"))
     proposal = proposed(0, verified, Request("x"), PIECE)

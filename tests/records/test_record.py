@@ -73,7 +73,7 @@ def test_the_schema_is_printed_when_asked_for() -> None:
     command = [sys.executable, "-m", "backend.records.file"]
     printed = subprocess.run(command, capture_output=True, check=True, cwd=ROOT)
     assert json.loads(printed.stdout)["$defs"].keys() == PARTS.keys()
-    assert KINDS.keys() == {kind.__name__ for kind in get_args(Event) if kind is not Preparing}
+    assert KINDS.keys() == {kind.__name__ for kind in get_args(Event)}
 
 
 def test_everything_is_bounded() -> None:
@@ -107,7 +107,6 @@ COSTS = to_json(CostsKnown(0, [1, 2], [0.1, 0.2], 0.0))
 CHANGES: dict[str, Change] = {
     "an unknown key": lambda d: d.update(more=1),
     "an unknown kind": lambda d: d["events"][0].update(kind="Ended"),
-    "a kind that is of no race": lambda d: d["events"].append({"kind": "Preparing", "text": "a"}),
     "true for a whole number": lambda d: step(d).update(rows=True),
     "a token below 0": lambda d: step(d).update(tokens=[-1]),
     "a number beyond": lambda d: step(d).update(rows=10**30),
