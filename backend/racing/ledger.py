@@ -29,7 +29,8 @@ class Ledger:
 def _listening(ports: Collection[int]) -> Iterator[psutil.Process]:
     """The processes that listen at these ports; of another user's no number is known."""
     for each in psutil.net_connections("tcp") if ports else ():
-        if each.status == psutil.CONN_LISTEN and each.laddr.port in ports and each.pid:
+        listens = each.status == psutil.CONN_LISTEN and each.laddr and each.laddr.port in ports
+        if listens and each.pid:
             with suppress(psutil.Error):  # it has ended
                 yield psutil.Process(each.pid)
 
