@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from cpu_graph import Recorder
+from head_files import write_head
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -36,7 +37,6 @@ from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.strategies.column import parse_column
 from backend.types import HiddenStates, Logits, ModelSpec, Request, chain_parents
-from experiments.train import write_head
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -13,6 +13,7 @@ import chat_model
 import numpy as np
 import pytest
 import torch
+from head_files import write_head
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from race_runs import FAKE as FAKE_SPEC
@@ -33,7 +34,6 @@ from backend.racing.race import Race
 from backend.results.scoreboard import Score
 from backend.strategies.column import parse_column
 from backend.types import ModelSpec, Request
-from experiments.train import write_head
 
 NAMES = ("fake", "fake-draft", "fake-loop", "fake-slow", "fake-endless")
 ONE, TWO, THREE, *_ = SPECS = tuple(ModelSpec(name, "fake") for name in NAMES)
