@@ -35,6 +35,9 @@ FUSING = "fc.weight"
 
 REPORT = "report.json"
 
+#: Fewer have no three layers apart that a draft could read.
+LEAST_LAYERS = 7
+
 #: Draft steps that the report judges, and batches of held-out text that are judged on the way.
 JUDGED, FEW = 4, 4
 
@@ -44,7 +47,9 @@ LARGE = {"batch": 8192, "rate": 1.2e-3}
 
 
 def train(
-    folder: Annotated[Path, typer.Argument(help="For data and draft; about 8 D bytes a token.")],
+    folder: Annotated[
+        Path, typer.Argument(help="For data and draft; 8 D bytes a token, D being the hidden size.")
+    ],
     answer_tokens: Annotated[
         int, typer.Option(min=1, help="The least tokens of answers to generate.")
     ] = 12_000_000,
@@ -96,7 +101,8 @@ def make(
         say(f"{progress}; {tokens_per_pass(hits):.2f} tokens per pass on held-out text")
         write_checkpoint(folder / DRAFT, draft, teacher, tokens, target)
     fitted = monotonic()
-    hits = evaluate(draft, teacher, shards[:1], recipe, JUDGED)
+    draft, teacher, _ = started(folder / DRAFT, target, recipe, shards[1:], resume=True)
+    hits = evaluate(draft, teacher, shards[:1], recipe, JUDGED)  # as stored
     weights = (folder / DRAFT / WEIGHTS).read_bytes()
     report = {
         "target": target.files.fingerprint,
@@ -165,15 +171,15 @@ def write_checkpoint(
 
 
 def recipe_for(target: Target) -> Recipe:
-    """The default recipe for this machine. Raises DerbyError if no draft can be cut out of the
-    target's layers.
+    """The default recipe for this machine. Raises DerbyError if the target has no three layers that
+    a draft could read.
     """
     config = json.loads((target.files.folder / CONFIG).read_text(encoding="utf-8"))
     kind, layers = config["model_type"], config["num_hidden_layers"]
-    if kind != "llama" or layers < 3:
+    if kind != "llama" or layers < LEAST_LAYERS:
         raise DerbyError(
-            "A draft is cut out of its target's layers, at least three of model_type 'llama', and "
-            f"this target has {layers} of {kind!r}: choose a Llama-shaped target."
+            f"A draft reads three of its target's layers, at least {LEAST_LAYERS} of model_type "
+            f"'llama', and this target has {layers} of {kind!r}: choose a Llama-shaped target."
         )
     return replace(Recipe(), **LARGE) if torch.cuda.is_available() else Recipe()
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from backend.engines.eagle3.network import Norm, rotated
 from backend.engines.heads.head import (
     Floats,
     HeadFile,
@@ -37,30 +38,6 @@ from backend.models.files import Say, model_files
 from backend.types import HiddenStates, Logits, ModelSpec
 
 KeyValue = tuple[Tensor, Tensor]
-
-
-class Norm(nn.Module):
-    """Root mean square normalisation of the last axis, in float32."""
-
-    def __init__(self, size: int, eps: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(size))
-        self._eps = eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x.float()
-        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self._eps) * self.weight
-
-
-def rotated(x: Tensor, positions: Tensor, theta: float) -> Tensor:
-    """Rotary embedding of x [..., n, heads, d] at positions [n], halves paired as Llama does."""
-    half = x.shape[-1] // 2
-    places = torch.arange(half, dtype=torch.float32, device=positions.device)
-    frequencies = theta ** (-places / half)
-    angles = (positions[:, None].float() * frequencies)[:, None]  # [n, 1, d / 2]
-    cos, sin = angles.cos(), angles.sin()
-    a, b = x[..., :half].float(), x[..., half:].float()
-    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
 
 
 class Layer(nn.Module):
