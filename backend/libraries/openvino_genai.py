@@ -40,14 +40,11 @@ from backend.types import ModelSpec, Request
 
 PACKAGE = "openvino_genai"
 
-#: int8 and int4 are rounded as the openvino engine's are, or the codes that were published.
-PRECISIONS = ("fp32", "int8", "int4")
+#: As the openvino engine's: rounded as those are, or the codes that were published.
+PRECISIONS = OPENVINO.precisions
 
 #: Raise it whenever the code below writes something else into a prepared folder.
 RECIPE = "openvino-genai v1"
-
-#: Longest ending that prompt lookup looks up.
-NGRAM = 3
 
 #: Attributes of SchedulerConfig: as the library has them for a single request, but that no prompt
 #: is remembered from one answer to the next.
@@ -61,8 +58,8 @@ WARM_UP = Request("one two " * 24, 16, chat=False, ignore_eos=True)
 
 
 def properties(precision: str) -> dict[str, str]:
-    """Properties of a model at this precision: fp32 is computed exactly, others as is usual."""
-    return dict(EXACT) if precision == "fp32" else {}
+    """Properties of a model at this precision: some are computed exactly, others as is usual."""
+    return dict(EXACT) if precision in OPENVINO.exact else {}
 
 
 def pipeline_arguments(precision: str, settings: Settings) -> dict[str, Any]:
@@ -90,7 +87,8 @@ def generation_arguments(request: Request, settings: Settings) -> dict[str, Any]
     if request.stop:
         arguments |= {"stop_strings": set(request.stop), "include_stop_str_in_output": True}
     if settings["lookup"]:
-        arguments |= {"num_assistant_tokens": settings["lookup"], "max_ngram_size": NGRAM}
+        arguments["num_assistant_tokens"] = settings["lookup"]
+        arguments["max_ngram_size"] = settings["ngram"]
     elif settings["draft"] != NO_DRAFT:
         arguments["num_assistant_tokens"] = settings["k"]
     grammar: GrammarSource | None = settings["grammar"]
@@ -244,7 +242,12 @@ def _place(precision: str, files: ModelFiles) -> tuple[str, str]:
     packages = versions(*CONVERTERS, "openvino-tokenizers")
     linked = f" in {files.folder}" if files.ready_made else ""
     key = f"{RECIPE} {precision} of {files.fingerprint}{linked} by {packages}"
-    return f"openvino-genai-{precision}-{files.fingerprint[:16]}", key
+    return folder_name(precision, files.fingerprint), key
+
+
+def folder_name(precision: str, fingerprint: str) -> str:
+    """What the prepared folder of a model is called."""
+    return f"openvino-genai-{precision}-{fingerprint[:16]}"
 
 
 def _make(folder: Path, spec: ModelSpec, files: ModelFiles, say: Say) -> None:
@@ -292,7 +295,7 @@ OPENVINO_GENAI = Library(
         open=OpenVINOGenaiModel,
         estimate_bytes=OPENVINO.estimate_bytes,
         peak_bytes=conversion_bytes,
-        exact=("fp32",),
+        exact=OPENVINO.exact,
     ),
     like="openvino",
 )

@@ -23,9 +23,6 @@ from backend.models.files import ModelFiles, loading_error, require_all_weights
 from backend.text import HfTokenizer, prompt_tokens, require_same_vocabulary
 from backend.types import ModelSpec, Request, Sampling
 
-#: Longest ending that prompt lookup looks up, unless it is set.
-NGRAM = 3
-
 #: No token's id: with None, prompt lookup fails, and -1 is warned of in every round.
 NO_TOKEN = 2**31 - 1
 
@@ -81,7 +78,7 @@ def generate_arguments(request: Request, settings: Settings, *, on_gpu: bool) ->
         arguments["stop_strings"] = list(request.stop)
     if lookup:
         arguments["prompt_lookup_num_tokens"] = lookup
-        arguments["max_matching_ngram_size"] = NGRAM
+        arguments["max_matching_ngram_size"] = settings["ngram"]
     elif not draft and on_gpu:
         arguments["cache_implementation"] = "static"  # of which generate() compiles the passes
     return arguments

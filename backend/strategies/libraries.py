@@ -10,6 +10,7 @@ from backend.libraries.transformers import TRANSFORMERS as TRANSFORMERS_LIBRARY
 from backend.strategies.declaration import Equivalent, Strategy, Values
 from backend.strategies.settings import (
     K_HELP,
+    NGRAM,
     Choice,
     ModelChoice,
     ServerChoice,
@@ -35,7 +36,7 @@ def _draft(*copies: str) -> ModelChoice:
 def equivalent(values: Values) -> Equivalent:
     """What a library's column amounts to in another one."""
     draft = "" if values["draft"] == NO_DRAFT else values["draft"]
-    return Equivalent(lookup=values["lookup"], draft=draft, k=values["k"])
+    return Equivalent(values["lookup"], values["ngram"], draft, values["k"])
 
 
 def llamacpp_equivalent(values: Values) -> Equivalent:
@@ -43,7 +44,7 @@ def llamacpp_equivalent(values: Values) -> Equivalent:
     if spec not in (NO_DRAFT, "ngram-simple"):
         return Equivalent(missing=spec)
     lookup = (k or USUAL_LOOKUP) if spec != NO_DRAFT else 0
-    return equivalent({**values, "lookup": lookup})
+    return equivalent({**values, "lookup": lookup, "ngram": NGRAM.default})
 
 
 TRANSFORMERS = Strategy(
@@ -51,7 +52,7 @@ TRANSFORMERS = Strategy(
     "transformers",
     "What transformers' generate() does: plain, with prompt lookup, or with a draft.",
     gist="transformers' own generate()",
-    settings=(LOOKUP_TOKENS, _draft(), DRAFT_TOKENS),
+    settings=(LOOKUP_TOKENS, NGRAM, _draft(), DRAFT_TOKENS),
     equivalent=equivalent,
     keeps_text=lambda _values: False,
     verified=(),
@@ -66,6 +67,7 @@ OPENVINO_GENAI = Strategy(
     gist="openvino-genai's own LLMPipeline",
     settings=(
         LOOKUP_TOKENS,
+        NGRAM,
         _draft("int4", "int8"),
         DRAFT_TOKENS,
         grammar_choice(None),

@@ -24,6 +24,7 @@ from backend.strategies.settings import (
     AUTO,
     K_HELP,
     NAMED_SIZE,
+    NGRAM,
     Choice,
     Flag,
     ModelChoice,
@@ -36,7 +37,7 @@ STATELESS = Strategy(
     "Stateless",
     "Computes the whole text again for every token, without a cache.",
     gist="Rereads the whole text",
-    equivalent=lambda _values: Equivalent(missing="cacheless decoding", instead="KV reuse"),
+    equivalent=lambda _values: Equivalent(note="This keeps a cache: the same text, sooner."),
     keeps_cache=False,
 )
 
@@ -60,10 +61,6 @@ GRAMMAR = Strategy(
 )
 
 
-#: The usual longest ending that is looked up.
-NGRAM = 3
-
-
 def build_lookup(inputs: DrafterInputs) -> PromptLookup:
     return PromptLookup(inputs.draft_length(), inputs.values["ngram"])
 
@@ -76,10 +73,10 @@ LOOKUP = Strategy(
     settings=(
         AUTO,
         WholeNumber("k", "k", K_HELP, 8, 1, 32, fixes=NAMED_SIZE),
-        WholeNumber("ngram", "n-gram", "Tokens of the longest ending looked up.", NGRAM, 1, 8),
+        NGRAM,
     ),
     build=build_lookup,
-    equivalent=lambda values: Equivalent(lookup=values["k"]),
+    equivalent=lambda values: Equivalent(lookup=values["k"], ngram=values["ngram"]),
     verified=("", "k=10,ngram=4"),
     candidates=("k=16", ""),
 )
@@ -123,7 +120,7 @@ def build_speculative(inputs: DrafterInputs) -> Drafter:
     length, tokenizer = inputs.draft_length(), inputs.target.tokenizer
     if inputs.draft is None:
         declined = ("prompt lookup alone: no copy of the model can draft here",)
-        return PromptLookup(length, NGRAM, declined)
+        return PromptLookup(length, NGRAM.default, declined)
     drafter = NetworkDrafter(
         inputs.draft,
         _sampler(inputs),
@@ -134,7 +131,7 @@ def build_speculative(inputs: DrafterInputs) -> Drafter:
     )
     if inputs.values["draft"] != HYBRID:
         return drafter
-    return Hybrid(PromptLookup(length, NGRAM), drafter, length)
+    return Hybrid(PromptLookup(length, NGRAM.default), drafter, length)
 
 
 def keeps_text(values: Values) -> bool:

@@ -132,6 +132,9 @@ class GrammarChoice(Setting):
         return value.name if shipped().get(value.name) == value else OWN
 
 
+#: What prompt lookup looks up, whoever does it.
+NGRAM = WholeNumber("ngram", "n-gram", "Tokens of the longest ending looked up.", 3, 1, 8)
+
 #: Whether a strategy chooses its sizes itself.
 AUTO = Flag("auto", "Auto", "Choose the sizes that are fastest here.", default=True)
 

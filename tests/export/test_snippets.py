@@ -17,9 +17,7 @@ import pytest
 from race_runs import board_after, events_of
 
 from backend.export.production import snippet
-from backend.libraries.openvino_genai import model_folder
-from backend.models.builtin import built_in_folder, built_in_gguf
-from backend.models.files import model_files
+from backend.models.builtin import built_in_gguf
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.scoreboard import Scoreboard
@@ -58,33 +56,31 @@ def run(code: str, language: str, folder: Path) -> str:
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-def prepare(library: str, target: ModelSpec, folder: Path) -> None:
-    """Lay out what a snippet's first lines fetch or convert, or the program that it calls."""
+def prepare(library: str, folder: Path) -> None:
+    """Lay out the program that a snippet calls."""
     if library == "llama.cpp":
         program = folder / "llama-server"
         program.write_text(LLAMA_SERVER)
         program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    if library == "openvino-genai":
-        for role, precision in (("target", "fp32"), ("draft", "int4")):
-            spec = replace(target, precision=precision)
-            place = model_folder(spec, model_files(target.name, print), print)
-            (folder / f"{role}-{precision}").symlink_to(place)
 
 
 @pytest.mark.parametrize(
     ("library", "columns", "request_"),
     [
         ("transformers", ("lookup:k=4",), DRAWN),
-        ("openvino-genai", ("lookup:k=4", "speculative:draft=int4,k=3"), QUESTION),
+        (
+            "openvino-genai",
+            ("lookup:k=4,ngram=2", "speculative:draft=int4,k=3", "kv@int4-exact"),
+            QUESTION,
+        ),
         ("llama.cpp", ("lookup:k=4",), QUESTION),
     ],
 )
 def test_code_prints_what_its_column_writes(
     library: str, columns: tuple[str, ...], request_: Request, tmp_path: Path
 ) -> None:
-    model = built_in_gguf(print) if library == "llama.cpp" else built_in_folder(print)
-    target = ModelSpec(str(model))
-    prepare(library, target, tmp_path)
+    target = ModelSpec(str(built_in_gguf(print))) if library == "llama.cpp" else ModelSpec()
+    prepare(library, tmp_path)
     ours = [parse_column(column) for column in columns]
     snippets = [snippet(Scoreboard(ours), i, request_, target, library) for i in range(len(ours))]
     theirs = [each.column for each in snippets if each.column is not None]
