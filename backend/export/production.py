@@ -1,11 +1,10 @@
 """What a column becomes in production: the column of a library, and the code that this one runs."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from backend.decoding.sampling import COLDEST
 from backend.engines.openvino.core import EXACT_PRECISIONS
 from backend.engines.registry import all_precisions
 from backend.errors import DerbyError, unknown
@@ -53,6 +52,9 @@ LIBRARIES: Mapping[str, Template] = {
 }
 
 
+#: What a column amounts to for which no guess paid.
+PLAIN = Equivalent(note="No guess paid here: this is plain decoding.")
+
 #: Precisions that are one and the same weights: only the built-in model has more than fp32.
 SAME_VALUES = {*EXACT_PRECISIONS, GGUF}
 
@@ -78,39 +80,75 @@ def snippet(
     used. Prompts, names and grammars stay literals, whatever they contain. Raises DerbyError for a
     column that failed or is a server's, a program, and an unknown library.
     """
-    column, decision = board.columns[index], board.scores[index].decision
     _require_code(board, index, request, library)
-    template, started = LIBRARIES[library], board.scores[index].started
-    ran = column.with_settings(decision.settings)
-
-    def written(values: Values) -> tuple[Column, str, str]:
-        """The library's column that does what ours did with these settings, its code, a note."""
-        equivalent = column.strategy.equivalent(values)
-        if decision.plain:
-            equivalent = Equivalent(note="No guess paid here: this is plain decoding.")
-        theirs, settings = column, values
+    column, score, template = board.columns[index], board.scores[index], LIBRARIES[library]
+    theirs, settings, notes = column, column.settings(), list[str]()
+    try:
         if column.name != template.library.name or not template.raced:
-            settings = _settings(library, equivalent, values.get("grammar"))
-            theirs = default_column(template.library.name).on(_place(column, template, target))
-            theirs = theirs.with_settings(settings) if template.raced else theirs
+            theirs, settings, notes = _in_library(board, index, target, library)
         spec = theirs.target(target)
         _require_files({spec.name, *column.drafts.values()} - {BUILT_IN}, library)
-        settings = {**settings, "ends": started.ends, "parts": started.parts}
-        return theirs, "\n".join(template.write(spec, request, settings)), equivalent.note
-
-    try:
-        theirs, code, note = written(ran.settings())
+        facts = {"ends": score.started.ends, "parts": score.started.parts}
+        code = "\n".join(template.write(spec, request, settings | facts)) + "\n"
     except DerbyError as error:
         return Snippet(template.language, "", str(error))
-    notes = [note, _on_weights(column.target(target), theirs.target(target))]
-    if theirs is not column:
-        if not decision.plain:
-            notes += _on_settings(column, ran, lambda values: written(values)[1:] == (code, note))
-        if request.sampling.temperature >= COLDEST:
-            notes.append("At this temperature the library draws other tokens with the same seed.")
-    raced = _raced(board, index, theirs, target) if template.raced else ""
+    notes.append(_on_weights(column.target(target), spec))
+    if theirs is not column and not theirs.keeps_text(request.sampling.temperature):
+        notes.append("At this temperature the library draws other tokens with the same seed.")
     note = " ".join(filter(None, notes))
-    return Snippet(template.language, f"{code}\n", note, theirs if template.raced else None, raced)
+    if not template.raced:
+        return Snippet(template.language, code, note)
+    return Snippet(template.language, code, note, theirs, _raced(board, index, theirs, target))
+
+
+def _in_library(
+    board: Scoreboard, index: int, target: ModelSpec, library: str
+) -> tuple[Column, dict[str, Any], list[str]]:
+    """The library's column that does what another one did, its settings, and what to say of them.
+    Raises DerbyError for what the library lacks.
+    """
+    column, decision = board.columns[index], board.scores[index].decision
+    template, ran = LIBRARIES[library], column.with_settings(decision.settings)
+    theirs = default_column(template.library.name).on(_place(column, template, target))
+
+    def like(changed: Values) -> tuple[dict[str, Any], list[str]]:
+        values = {**ran.settings(), **changed}
+        equivalent = PLAIN if decision.plain else column.strategy.equivalent(values)
+        return _settings(library, equivalent, values.get("grammar"), column.target(target))
+
+    settings, notes = like({})
+    if not decision.plain:
+        left_out = [*_left_out(ran, lambda changed: like(changed) == (settings, notes))]
+        notes = [*notes, f"Not in this code: {', '.join(left_out)}." if left_out else ""]
+    if column.automatic and not decision.plain:
+        chosen = {name: ran.settings()[name] for name in _sizes(column)}
+        more, _ = like({name: size + 1 for name, size in chosen.items()})
+        free = [n for n, size in settings.items() if isinstance(size, int) and more[n] != size]
+        # They are those of a column that was in the race, if it differs in nothing else.
+        raced = [each for each in board.columns if template.raced and each.name == theirs.name]
+        for each in raced:
+            other = {**settings, **{name: each.settings()[name] for name in free}}
+            if each == theirs.with_settings(other):
+                settings = other
+        sizes = {name: settings[name] for name in free} or chosen
+        fixed = ", ".join(f"{name}={size}" for name, size in sizes.items())
+        notes = [*notes, f"The column chose its sizes as it went; this code keeps to {fixed}."]
+    return theirs.with_settings(settings) if template.raced else theirs, settings, notes
+
+
+def _sizes(column: Column) -> list[str]:
+    """The settings that a column may choose by itself."""
+    return [name for name, field in settings_of(column.strategy).items() if field.fixes]
+
+
+def _left_out(ran: Column, changes_nothing: Callable[[Values], bool]) -> Iterator[str]:
+    """What was set and is not in the code, because the usual value would give the same."""
+    fields, usual = settings_of(ran.strategy), default_column(ran.name).settings()
+    by_sizes = {fixed for field in fields.values() for fixed in field.fixes}  # such as auto
+    for name, text in ran.changed().items():
+        with suppress(DerbyError):  # so it matters
+            if name not in by_sizes and changes_nothing({name: usual[name]}):
+                yield f"{name}={text}"
 
 
 def _on_weights(ours: ModelSpec, theirs: ModelSpec) -> str:
@@ -124,27 +162,6 @@ def _on_weights(ours: ModelSpec, theirs: ModelSpec) -> str:
     if GGUF in both:
         return "The weights are the same, but llama.cpp rounds activations: the text may differ."
     return f"The weights have the same values at {theirs.precision}: the text stays the same."
-
-
-def _on_settings(
-    column: Column, ran: Column, changes_nothing: Callable[[Values], bool]
-) -> list[str]:
-    """Which settings of the column are not in its code, because their usual values change nothing;
-    `ran` has those that its run decided.
-    """
-    values, usual = ran.settings(), default_column(ran.name).settings()
-    sizes = {name: field for name, field in settings_of(ran.strategy).items() if field.fixes}
-    by_sizes = {name for field in sizes.values() for name in field.fixes}  # auto
-    left_out = list[str]()
-    for name, text in ran.changed().items():
-        with suppress(DerbyError):  # so it is in it
-            if name not in by_sizes and changes_nothing({**values, name: usual[name]}):
-                left_out.append(f"{name}={text}")
-    notes = [f"Not in this code: {', '.join(left_out)}."] if left_out else []
-    if column.automatic:
-        named = ", ".join(f"{name}={values[name]}" for name in sizes)
-        notes.append(f"The column chose its sizes as it went; this code keeps to {named}.")
-    return notes
 
 
 def _require_code(board: Scoreboard, index: int, request: Request, library: str) -> None:
@@ -191,13 +208,16 @@ def usual_library(board: Scoreboard, index: int, request: Request, target: Model
 
 
 def _settings(
-    library: str, equivalent: Equivalent, grammar: GrammarSource | None
-) -> dict[str, Any]:
-    """The settings of the library's column. Raises DerbyError for what the library lacks."""
-    only = equivalent.only.get(library, {})
+    library: str, equivalent: Equivalent, grammar: GrammarSource | None, target: ModelSpec
+) -> tuple[dict[str, Any], list[str]]:
+    """The settings of the library's column, and what to say of them. Raises DerbyError for what
+    the library lacks.
+    """
+    only, notes = equivalent.only.get(library, {}), [equivalent.note]
     if equivalent.missing and not only:
         raise DerbyError(f"{library} has no {equivalent.missing}: use {equivalent.instead}.")
-    draft, copies = equivalent.draft, GENAI_PRECISIONS if library == "openvino-genai" else ()
+    draft, lookup, k = equivalent.draft, equivalent.lookup, equivalent.k
+    copies = GENAI_PRECISIONS if library == "openvino-genai" else ()
     if draft in all_precisions() and draft not in copies:
         raise DerbyError(f"{library} drafts with no {draft} copy: name a smaller model.")
     if grammar and library == "transformers":
@@ -208,10 +228,12 @@ def _settings(
     if library != "transformers":
         settings["grammar"] = grammar
     if library == "llama.cpp":
-        spec = "ngram-simple" if equivalent.lookup else NO_DRAFT
-        return {**settings, "spec": spec, "k": equivalent.lookup or equivalent.k, **only}
-    k = (equivalent.k if draft else 0) or DRAFT_TOKENS.default
-    return {**settings, "lookup": equivalent.lookup, "ngram": equivalent.ngram, "k": k, **only}
+        spec = "ngram-simple" if lookup else NO_DRAFT
+        settings |= {"spec": spec, "k": lookup or (k if draft else 0)}
+    else:
+        settings |= {"lookup": lookup, "k": (k if draft else 0) or DRAFT_TOKENS.default}
+        settings |= {"ngram": equivalent.ngram} if lookup else {}
+    return {**settings, **only}, notes
 
 
 def _place(column: Column, template: Template, target: ModelSpec) -> OwnModel:
