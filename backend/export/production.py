@@ -5,6 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from backend.engines.heads.head import head_for
 from backend.engines.openvino.core import EXACT_PRECISIONS
 from backend.engines.registry import all_precisions
 from backend.errors import DerbyError, unknown
@@ -15,7 +16,7 @@ from backend.export.templates import (
     vllm_code,
 )
 from backend.grammar.sources import GrammarSource, definition_of
-from backend.libraries.library import NO_DRAFT, Library, Settings
+from backend.libraries.library import TRAINED, Library, Settings
 from backend.libraries.llamacpp import GGUF, LLAMACPP
 from backend.libraries.openvino_genai import OPENVINO_GENAI
 from backend.libraries.openvino_genai import PRECISIONS as GENAI_PRECISIONS
@@ -27,7 +28,7 @@ from backend.results.result import result_of
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import Column, OwnModel, default_column, settings_of
 from backend.strategies.declaration import Equivalent, Values
-from backend.strategies.libraries import DRAFT_TOKENS
+from backend.strategies.ours import USUAL_COPY
 from backend.types import ModelSpec, Request
 
 
@@ -51,6 +52,9 @@ LIBRARIES: Mapping[str, Template] = {
     "vLLM": Template(TRANSFORMERS, vllm_code, raced=False),
 }
 
+
+#: llama.cpp's name of it.
+EAGLE3 = "draft-eagle3"
 
 #: What a column amounts to for which no guess paid.
 PLAIN = Equivalent(note="No guess paid here: this is plain decoding.")
@@ -133,7 +137,8 @@ def _in_library(
         sizes = {name: settings[name] for name in free} or chosen
         fixed = ", ".join(f"{name}={size}" for name, size in sizes.items())
         notes = [*notes, f"The column chose its sizes as it went; this code keeps to {fixed}."]
-    return theirs.with_settings(settings) if template.raced else theirs, settings, notes
+    theirs = theirs.with_settings(settings) if template.raced else theirs
+    return theirs, {**theirs.settings(), **settings}, notes
 
 
 def _sizes(column: Column) -> list[str]:
@@ -210,30 +215,41 @@ def usual_library(board: Scoreboard, index: int, request: Request, target: Model
 def _settings(
     library: str, equivalent: Equivalent, grammar: GrammarSource | None, target: ModelSpec
 ) -> tuple[dict[str, Any], list[str]]:
-    """The settings of the library's column, and what to say of them. Raises DerbyError for what
-    the library lacks.
+    """The settings of the library's column that are not its usual ones, and what to say of them.
+    Raises DerbyError for what the library lacks.
     """
     only, notes = equivalent.only.get(library, {}), [equivalent.note]
     if equivalent.missing and not only:
         raise DerbyError(f"{library} has no {equivalent.missing}: use {equivalent.instead}.")
-    draft, lookup, k = equivalent.draft, equivalent.lookup, equivalent.k
-    copies = GENAI_PRECISIONS if library == "openvino-genai" else ()
-    if draft in all_precisions() and draft not in copies:
-        raise DerbyError(f"{library} drafts with no {draft} copy: name a smaller model.")
     if grammar and library == "transformers":
         raise DerbyError("transformers has no grammars: choose another library.")
     if grammar and library != "llama.cpp":
         definition_of(grammar)  # raises for one that llama.cpp alone reads
-    settings: dict[str, Any] = {"draft": draft or NO_DRAFT}
-    if library != "transformers":
-        settings["grammar"] = grammar
+    draft, lookup, k = _draft(library, equivalent, target), equivalent.lookup, equivalent.k
+    if draft == TRAINED and library == "transformers":  # by code of ours, which looks up as well
+        code = "hybrid" if lookup else "eagle3"
+        return {"generate": code, "k": k, "ngram": equivalent.ngram}, notes
+    if lookup and draft:
+        lookup, notes = 0, [*notes, f"{library} guesses by the draft alone, without prompt lookup."]
+    settings: dict[str, Any] = {} if library == "transformers" else {"grammar": grammar}
+    settings |= {"draft": draft, "k": k} if draft else {}
     if library == "llama.cpp":
-        spec = "ngram-simple" if lookup else NO_DRAFT
-        settings |= {"spec": spec, "k": lookup or (k if draft else 0)}
-    else:
-        settings |= {"lookup": lookup, "k": (k if draft else 0) or DRAFT_TOKENS.default}
-        settings |= {"ngram": equivalent.ngram} if lookup else {}
+        settings |= {"spec": EAGLE3} if draft == TRAINED else {}
+        settings |= {"spec": "ngram-simple", "k": lookup} if lookup else {}
+    elif lookup:
+        settings |= {"lookup": lookup, "ngram": equivalent.ngram}
     return {**settings, **only}, notes
+
+
+def _draft(library: str, equivalent: Equivalent, target: ModelSpec) -> str:
+    """What drafts in the library, "": nothing does. Raises DerbyError for a copy that it lacks."""
+    draft = equivalent.draft
+    if draft == TRAINED and head_for(target) is None:
+        draft = USUAL_COPY
+    copies = GENAI_PRECISIONS if library == "openvino-genai" else ()
+    if draft in all_precisions() and draft not in copies:
+        raise DerbyError(f"{library} drafts with no {draft} copy: name a smaller model.")
+    return draft
 
 
 def _place(column: Column, template: Template, target: ModelSpec) -> OwnModel:

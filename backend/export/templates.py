@@ -21,6 +21,7 @@ from backend.libraries.openvino_genai import (
     properties,
 )
 from backend.libraries.transformers import (
+    code_arguments,
     draft_arguments,
     ends_arguments,
     generate_arguments,
@@ -92,12 +93,22 @@ def shell(text: str) -> str:
 
 LOAD = "AutoModelForCausalLM.from_pretrained"
 
+#: Where our code for transformers and the trained draft are in a clone.
+CODE_FOLDER, DRAFT_FOLDER = "backend/export/generate", "assets/draft"
+
 
 def transformers_code(spec: ModelSpec, request: Request, settings: Settings) -> Iterable[str]:
     """Lines of Python. Raises DerbyError for what transformers lacks."""
     name, loading = place(spec.name), load_arguments(spec.precision, spec.device)
     arguments = generate_arguments(request, settings, on_gpu=spec.device == "CUDA")
-    yield from preamble([spec.name, settings["draft"]])
+    draft = settings["draft"]
+    head = DRAFT_FOLDER if draft == NO_DRAFT else place(draft)
+    code = code_arguments(settings, CODE_FOLDER, head)
+    if code and code["custom_generate"] != CODE_FOLDER:
+        code["custom_generate"] = place(settings["generate"])
+    yield from preamble([spec.name, draft])
+    if code.get("custom_generate") == CODE_FOLDER:
+        yield "# It needs folders of Decode Derby: run it in a clone, or copy them."
     yield "import torch"
     yield "from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig\n"
     yield from assigned("prompt", request.text)
@@ -108,8 +119,8 @@ def transformers_code(spec: ModelSpec, request: Request, settings: Settings) -> 
         ends = ends_arguments(settings["ends"])
     yield "# In place of its generation_config.json, which may ask for more than is stated here."
     yield call("model.generation_config = GenerationConfig", (), ends)
-    if settings["draft"] != NO_DRAFT:
-        yield call(f"draft = {LOAD}", [place(settings["draft"])], loading)
+    if draft != NO_DRAFT and not code:
+        yield call(f"draft = {LOAD}", [place(draft)], loading)
         yield call("draft.generation_config = GenerationConfig", (), draft_arguments(settings))
         arguments["assistant_model"] = Variable("draft")
     if request.stop:
@@ -126,7 +137,7 @@ def transformers_code(spec: ModelSpec, request: Request, settings: Settings) -> 
     yield "inputs = inputs.to(model.device)"
     if request.sampling.temperature >= COLDEST:
         yield f"torch.manual_seed({request.sampling.seed})"
-    yield call("output = model.generate", [Variable("**inputs")], arguments)
+    yield call("output = model.generate", [Variable("**inputs")], code | arguments)
     yield 'answer = output[0, inputs["input_ids"].shape[1] :]'
     yield "print(tokenizer.decode(answer, skip_special_tokens=True))"
 

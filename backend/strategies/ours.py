@@ -148,8 +148,8 @@ def _sampler(inputs: DrafterInputs) -> DraftSampler:
 
 def speculative_equivalent(values: Values) -> Equivalent:
     draft, k = values["draft"], values["k"]
-    if draft in (TRAINED, HYBRID) or draft.endswith(HEAD_SUFFIX):
-        return Equivalent(missing="draft of this kind")
+    if draft == HYBRID:
+        return Equivalent(lookup=k, draft=TRAINED, k=k)
     return Equivalent(draft=draft, k=k)
 
 
@@ -212,6 +212,12 @@ def build_lookahead(inputs: DrafterInputs) -> Drafter:
     return Lookahead(sizes, seeded=values["seeded"], seed=seed, decision=decision)
 
 
+def lookahead_equivalent(values: Values) -> Equivalent:
+    sizes = ";".join(f"{name}={values[name]}" for name in ("window", "level", "guesses"))
+    code = {"generate": "lookahead", "options": sizes}
+    return Equivalent(missing="lookahead", only={"transformers": code})
+
+
 LOOKAHEAD = Strategy(
     "lookahead",
     "Lookahead",
@@ -228,7 +234,7 @@ LOOKAHEAD = Strategy(
     ),
     build=build_lookahead,
     scratch_depth=scratch_depth,
-    equivalent=lambda _values: Equivalent(missing="lookahead"),
+    equivalent=lookahead_equivalent,
     verified=(
         "window=5,level=3,guesses=5",
         "window=7,level=4,guesses=7,seeded=false",

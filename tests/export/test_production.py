@@ -34,6 +34,7 @@ from backend.strategies.column import Column, default_column, parse_column, sett
 from backend.strategies.registry import strategies
 from backend.strategies.settings import (
     Choice,
+    CodeChoice,
     Flag,
     GrammarChoice,
     ModelChoice,
@@ -128,14 +129,14 @@ def others(field: Setting) -> Sequence[Any]:
             values: Sequence[Any] = (low, low + 1, high)
         case Flag():
             values = (True, False)
-        case Choice(options=options):
+        case Choice(options=options) | CodeChoice(options=options):
             values = options
         case ModelChoice(options=options):
             values = (*options, "int8-exact", "a/b")
         case GrammarChoice():
             values = (None, *shipped().values())
         case _:
-            values = ()
+            values = ("window=7",)
     return [value for value in values if value != field.default]
 
 
@@ -161,10 +162,10 @@ TOKENS = [[n % 20] for n in range(60)]
 @pytest.mark.parametrize(
     ("columns", "costs", "chosen"),
     [
-        ("kv lookup speculative", (0.1, 0.08, 0.05), 1),
-        ("kv lookup speculative:draft=a/b lookahead", (0.1, 0.08, 0.05, 0.04), 2),
+        ("kv lookup speculative", (0.1, 0.08, 0.05), 2),
+        ("kv lookup speculative:draft=a/b speculative:draft=bf16", (0.1, 0.08, 0.05, 0.04), 2),
         ("kv openvino_genai:lookup=4 lookup", (0.1, 0.05, 0.08), 1),
-        ("kv lookup lookahead", (0.1, 0.12, 0.05), 0),
+        ("kv lookup speculative:draft=bf16", (0.1, 0.12, 0.05), 0),
         ("kv grammar lookup", (0.1, 0.05, 0.08), 2),
         ("kv lookup", (0.1, 0.2), 0),
     ],
@@ -180,14 +181,17 @@ def test_production_begins_at_the_fastest_column_that_some_library_has_code_for(
 
 
 def test_code_whose_column_was_in_the_race_says_how_that_did() -> None:
-    columns = "kv lookup:k=4 transformers:lookup=4 transformers@bf16"
-    events = [e for i in range(4) for e in written(i, TOKENS, (0.1, 0.08, 0.05, 0.04)[i])]
+    """A column that chose its sizes by itself gets those that were in it."""
+    columns = "kv lookup:k=4 transformers:lookup=4 transformers@bf16 lookup lookup:ngram=5"
+    costs = (0.1, 0.08, 0.05, 0.04, 0.08, 0.08)
+    events = [e for i, cost in enumerate(costs) for e in written(i, TOKENS, cost)]
     stopped = board_of(columns, *events)  # of which nobody knows who else used the machine
     assert "no speed-up" in snippet(stopped, 1, HI, BUILT_IN, "transformers").raced
     board = board_of(columns, *events, Conditions(2, 0.0))
-    raced = [snippet(board, i, HI, BUILT_IN, "transformers").raced for i in range(4)]
+    raced = [snippet(board, i, HI, BUILT_IN, "transformers").raced for i in range(len(costs))]
     assert raced[0] == "", "it was in it in another precision"
-    assert "2.00\u00d7" in raced[1] == raced[2]
+    assert "2.00\u00d7" in raced[1] == raced[2] == raced[4]
+    assert raced[5] == "", "with another n-gram"
     assert "2.50\u00d7" in raced[3]
     assert snippet(board, 1, HI, BUILT_IN, "vLLM").raced == ""
     assert usual_library(board, 1, HI, BUILT_IN) == "transformers"
@@ -379,10 +383,9 @@ def test_grammars_are_what_llguidance_reads_inside_servers(name: str) -> None:
 def test_what_a_library_lacks_is_said_instead_of_guessed() -> None:
     libraries = set(LIBRARIES)
     lacking = {
-        **{name: set[str]() for name in ("kv", "lookup", "stateless")},
+        **{name: set[str]() for name in ("kv", "lookup", "stateless", "speculative")},
         "speculative:draft=a/b": {"llama.cpp"},
-        "speculative": libraries,
-        "lookahead": libraries,
+        "lookahead": libraries - {"transformers"},
         "speculative:draft=int4": libraries - {"openvino-genai"},
         "grammar": libraries,
         "kv:grammar=person": {"transformers"},

@@ -9,11 +9,9 @@ the token's place and on the seed of `torch.manual_seed` alone. Scores, and what
 generate()'s own. One prompt at a time is continued; what comes back is ids.
 """
 
-import json
 import random
 from collections.abc import Callable
 from functools import lru_cache, partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,8 +20,9 @@ from numpy.lib.stride_tricks import sliding_window_view
 from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn.functional import linear, pad, rms_norm, scaled_dot_product_attention, silu
-from transformers import DynamicCache, GenerationMixin
-from transformers.utils import cached_file
+from transformers import DynamicCache, LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+from transformers.utils.hub import cached_file
 
 #: Chooses a token from logits [V] and notes it at its place in the text; returns its id.
 Choose = Callable[[Tensor, int], int]
@@ -87,7 +86,7 @@ def generate(
         raise ValueError("Lookahead needs a model without sliding windows.")
     # It makes of the arguments what it usually does, but hands on no streamer.
     loop = partial(decode, make=strategies[strategy], streamer=streamer)
-    return GenerationMixin.generate(model, custom_generate=loop, streamer=streamer, **arguments)
+    return type(model).generate(model, custom_generate=loop, streamer=streamer, **arguments)
 
 
 def decode(
@@ -175,7 +174,7 @@ def places(parents: list[int], cached: int, model: Any) -> dict[str, Tensor]:
     return {"attention_mask": mask.to(model.device, model.dtype), "position_ids": positions}
 
 
-def keep(cache: DynamicCache, cached: int, rows: list[int]) -> None:
+def keep(cache: Any, cached: int, rows: list[int]) -> None:
     """Leave these of the rows behind the first `cached` in the cache, one after another."""
     if rows != [*range(len(rows))]:
         for layer in cache.layers:
@@ -213,10 +212,10 @@ PARTS = (
 
 
 @lru_cache(maxsize=4)
-def checkpoint(name: str, device: Any, dtype: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def checkpoint(name: str, device: Any, dtype: Any) -> tuple[Any, dict[str, Tensor]]:
     """A draft's configuration, and its PARTS with the `ids` of the tokens that it knows."""
-    config = json.loads(Path(cached_file(name, "config.json")).read_text(encoding="utf-8"))
-    weights = load_file(cached_file(name, "model.safetensors"), device=str(device))
+    config = LlamaConfig.from_pretrained(name)
+    weights = load_file(str(cached_file(name, "model.safetensors")), device=str(device))
     ids = torch.arange(len(weights["lm_head.weight"]), device=device) + weights.pop("d2t", 0)
     weights.pop("t2d", None)
     short = {n.removeprefix("midlayer.").removesuffix(".weight"): w for n, w in weights.items()}
@@ -236,12 +235,10 @@ class Eagle3(Drafter):
         self.config, self.weights = config, w = checkpoint(name, model.device, model.dtype)
         target, self.embed = model.config.get_text_config(), model.get_input_embeddings()
         usual = (2, target.num_hidden_layers // 2, target.num_hidden_layers - 3)
-        self.layers = tuple(config.get("eagle_aux_hidden_state_layer_ids") or usual)
-        self.size, self.vocabulary = w["self_attn.q_proj"].shape[0], target.vocab_size
-        self.size //= config["num_attention_heads"]
-        theta = config.get("rope_theta") or config["rope_parameters"]["rope_theta"]
-        self.turns = theta ** (-torch.arange(0, self.size, 2, device=model.device) / self.size)
-        none = w["fc"].new_zeros(config["num_key_value_heads"], 0, self.size)
+        self.layers = tuple(getattr(config, "eagle_aux_hidden_state_layer_ids", usual))
+        self.vocabulary, self.size = target.vocab_size, config.head_dim
+        self.turns = LlamaRotaryEmbedding(config).inv_freq.to(model.device)
+        none = w["fc"].new_zeros(config.num_key_value_heads, 0, self.size)
         self.rows, self.states = (none, none), list[Tensor]()  # [n, 3 D] that have no rows yet
 
     def observe(self, states: list[Tensor], feedback: Tensor) -> None:
@@ -274,16 +271,16 @@ class Eagle3(Drafter):
         q = self.heads(linear(read[-1:], w["self_attn.q_proj"]), start + len(x) - 1)
         k = self.heads(linear(read, w["self_attn.k_proj"]), start)
         v = linear(read, w["self_attn.v_proj"]).unflatten(-1, (-1, self.size)).transpose(0, 1)
-        rows = torch.cat([rows[0], k], 1), torch.cat([rows[1], v], 1)
-        attended = scaled_dot_product_attention(q[None], *(r[None] for r in rows), enable_gqa=True)
-        x = (normed if self.config.get("norm_before_residual") else x)[-1:]
+        k, v = torch.cat([rows[0], k], 1), torch.cat([rows[1], v], 1)
+        attended = scaled_dot_product_attention(q[None], k[None], v[None], enable_gqa=True)
+        x = (normed if getattr(self.config, "norm_before_residual", False) else x)[-1:]
         x = x + linear(attended.view(1, -1), w["self_attn.o_proj"])
         h = self.norm(x, "post_attention_layernorm")
         gated = silu(linear(h, w["mlp.gate_proj"])) * linear(h, w["mlp.up_proj"])
-        return x + linear(gated, w["mlp.down_proj"]), rows
+        return x + linear(gated, w["mlp.down_proj"]), (k, v)
 
     def norm(self, x: Tensor, name: str) -> Tensor:
-        return rms_norm(x, x.shape[-1:], self.weights[name], self.config["rms_norm_eps"])
+        return rms_norm(x, x.shape[-1:], self.weights[name], self.config.rms_norm_eps)
 
     def heads(self, x: Tensor, start: int) -> Tensor:
         """[heads, n, size] of x [n, heads * size], turned by the places of its rows."""
