@@ -1,8 +1,8 @@
 """Libraries' own decoding as strategies, and a server's."""
 
 from backend.libraries.library import NO_DRAFT, TRAINED
+from backend.libraries.llamacpp import EAGLE3, TRAINED_KINDS
 from backend.libraries.llamacpp import LLAMACPP as LLAMACPP_LIBRARY
-from backend.libraries.llamacpp import TRAINED as TRAINED_KINDS
 from backend.libraries.openvino_genai import OPENVINO_GENAI as OPENVINO_GENAI_LIBRARY
 from backend.libraries.server import ANY_MODEL
 from backend.libraries.server import SERVER as SERVER_LIBRARY
@@ -28,6 +28,8 @@ DRAFT_TOKENS = WholeNumber("k", "k", K_HELP, 4, 1, 32)
 
 #: Tokens that other libraries look up where llama.cpp's usual number is not said.
 USUAL_LOOKUP = 10
+#: Tokens that its server guesses by a trained draft, likewise.
+USUAL_GUESSES = 3
 
 
 def _draft(*copies: str) -> ModelChoice:
@@ -43,6 +45,8 @@ def equivalent(values: Values) -> Equivalent:
 
 def llamacpp_equivalent(values: Values) -> Equivalent:
     spec, k = values["spec"], values["k"]
+    if values["draft"] == TRAINED and spec in (NO_DRAFT, EAGLE3):
+        return Equivalent(draft=TRAINED, k=k or USUAL_GUESSES)
     if spec not in (NO_DRAFT, "ngram-simple"):
         return Equivalent(missing=spec)
     lookup = (k or USUAL_LOOKUP) if spec != NO_DRAFT else 0
@@ -100,7 +104,7 @@ OPENVINO_GENAI = Strategy(
     settings=(
         LOOKUP_TOKENS,
         NGRAM,
-        _draft("int4", "int8"),
+        _draft(TRAINED, "int4", "int8"),
         DRAFT_TOKENS,
         grammar_choice(None),
     ),
@@ -124,7 +128,7 @@ LLAMACPP = Strategy(
             NO_DRAFT,
             (NO_DRAFT, "ngram-simple", "ngram-mod", *TRAINED_KINDS),
         ),
-        _draft(),
+        _draft(TRAINED),
         WholeNumber("k", "k", "Tokens guessed per pass; 0: its own default.", 0, 0, 64),
         grammar_choice(None),
     ),
