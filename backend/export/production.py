@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from backend.engines.heads.head import head_for
+from backend.engines.eagle3.checkpoint import draft_for
 from backend.engines.openvino.core import EXACT_PRECISIONS
 from backend.engines.registry import all_precisions
 from backend.errors import DerbyError, unknown
@@ -17,7 +17,7 @@ from backend.export.templates import (
 )
 from backend.grammar.sources import GrammarSource, definition_of
 from backend.libraries.library import TRAINED, Library, Settings
-from backend.libraries.llamacpp import GGUF, LLAMACPP
+from backend.libraries.llamacpp import EAGLE3, GGUF, LLAMACPP
 from backend.libraries.openvino_genai import OPENVINO_GENAI
 from backend.libraries.openvino_genai import PRECISIONS as GENAI_PRECISIONS
 from backend.libraries.transformers import TRANSFORMERS
@@ -52,9 +52,6 @@ LIBRARIES: Mapping[str, Template] = {
     "vLLM": Template(TRANSFORMERS, vllm_code, raced=False),
 }
 
-
-#: llama.cpp's name of it.
-EAGLE3 = "draft-eagle3"
 
 #: What a column amounts to for which no guess paid.
 PLAIN = Equivalent(note="No guess paid here: this is plain decoding.")
@@ -244,7 +241,7 @@ def _settings(
 def _draft(library: str, equivalent: Equivalent, target: ModelSpec) -> str:
     """What drafts in the library, "": nothing does. Raises DerbyError for a copy that it lacks."""
     draft = equivalent.draft
-    if draft == TRAINED and head_for(target) is None:
+    if draft == TRAINED and draft_for(target) is None:
         draft = USUAL_COPY
     copies = GENAI_PRECISIONS if library == "openvino-genai" else ()
     if draft in all_precisions() and draft not in copies:

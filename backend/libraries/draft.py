@@ -10,12 +10,17 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from backend.engines.eagle3.checkpoint import Checkpoint, draft_for, is_eagle3, read_checkpoint
+from backend.engines.eagle3.checkpoint import (
+    Checkpoint,
+    draft_for,
+    eagle3_folder,
+    read_checkpoint,
+)
 from backend.engines.engine import no_trained_draft
 from backend.engines.openvino.export import CONVERTERS
 from backend.errors import DerbyError
 from backend.libraries.library import TRAINED, require_package
-from backend.models.files import IR, Say, fingerprint_of, model_folder
+from backend.models.files import IR, Say, fingerprint_of
 from backend.models.prepared import prepared, versions
 from backend.types import ModelSpec
 
@@ -52,10 +57,7 @@ def checkpoint_of(draft: str, target: ModelSpec) -> Path | None:
     """The folder of the EAGLE-3 draft that a setting names; None: it names another model. Raises
     DerbyError if there is none.
     """
-    if draft == TRAINED:
-        return trained_for(target)
-    folder = model_folder(draft, lambda _: None)
-    return folder if is_eagle3(folder) else None
+    return trained_for(target) if draft == TRAINED else eagle3_folder(draft)
 
 
 def genai_draft(checkpoint: Path, target: ModelSpec, say: Say) -> Path:
