@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from backend.engines.eagle3.checkpoint import draft_for
+from backend.engines.eagle3.checkpoint import draft_for, eagle3_folder
 from backend.engines.openvino.core import EXACT_PRECISIONS
 from backend.engines.registry import all_precisions
 from backend.errors import DerbyError, unknown
@@ -223,15 +223,16 @@ def _settings(
     if grammar and library != "llama.cpp":
         definition_of(grammar)  # raises for one that llama.cpp alone reads
     draft, lookup, k = _draft(library, equivalent, target), equivalent.lookup, equivalent.k
-    if draft == TRAINED and library == "transformers":  # by code of ours, which looks up as well
-        code = "hybrid" if lookup else "eagle3"
-        return {"generate": code, "k": k, "ngram": equivalent.ngram}, notes
+    eagle3 = draft == TRAINED or eagle3_folder(draft) is not None
+    if eagle3 and library == "transformers":  # by code of ours, which looks up as well
+        code = {"generate": "hybrid" if lookup else "eagle3", "k": k, "ngram": equivalent.ngram}
+        return code | ({"draft": draft} if draft != TRAINED else {}), notes
     if lookup and draft:
         lookup, notes = 0, [*notes, f"{library} guesses by the draft alone, without prompt lookup."]
     settings: dict[str, Any] = {} if library == "transformers" else {"grammar": grammar}
     settings |= {"draft": draft, "k": k} if draft else {}
     if library == "llama.cpp":
-        settings |= {"spec": EAGLE3} if draft == TRAINED else {}
+        settings |= {"spec": EAGLE3} if eagle3 else {}
         settings |= {"spec": "ngram-simple", "k": lookup} if lookup else {}
     elif lookup:
         settings |= {"lookup": lookup, "ngram": equivalent.ngram}

@@ -9,8 +9,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from backend.decoding.sampling import COLDEST
+from backend.engines.eagle3.checkpoint import eagle3_folder
 from backend.grammar.sources import composed
-from backend.libraries.library import NO_DRAFT, Settings
+from backend.libraries.draft import FILE
+from backend.libraries.library import NO_DRAFT, TRAINED, Settings
 from backend.libraries.llamacpp import request_body, server_flags
 from backend.libraries.openvino_genai import (
     PRECISIONS,
@@ -21,6 +23,8 @@ from backend.libraries.openvino_genai import (
     properties,
 )
 from backend.libraries.transformers import (
+    DRAFTING,
+    OWN,
     code_arguments,
     draft_arguments,
     ends_arguments,
@@ -57,8 +61,21 @@ def once(command: str) -> str:
     return f"# Once, in a clone of Decode Derby: python -m backend {command}"
 
 
-def preamble(names: Iterable[str]) -> Iterable[str]:
-    """What goes before code that names these models or folders."""
+#: Where the handed out code has an EAGLE-3 draft, a folder a library.
+EXPORTED = "draft"
+
+
+def exporting(draft: str, target: str) -> str:
+    """A comment on what writes an EAGLE-3 draft for libraries; "": it is none."""
+    if draft == TRAINED:
+        return once(f"export-draft {EXPORTED}")
+    named = f"--model {shell(target)} --draft {shell(draft)}"
+    return once(f"export-draft {EXPORTED} {named}") if eagle3_folder(draft) else ""
+
+
+def preamble(names: Iterable[str], *commands: str) -> Iterable[str]:
+    """What goes before code that names these models or folders, made by commands."""
+    yield from filter(None, commands)
     if BUILT_IN in names:
         yield once("setup")
     if any(isinstance(place(name), Variable) for name in names):
@@ -93,27 +110,30 @@ def shell(text: str) -> str:
 
 LOAD = "AutoModelForCausalLM.from_pretrained"
 
-#: Where our code for transformers and the trained draft are in a clone.
-CODE_FOLDER, DRAFT_FOLDER = "backend/export/generate", "assets/draft"
+#: Where our code for transformers is in a clone.
+CODE_FOLDER = "backend/export/generate"
 
 
 def transformers_code(spec: ModelSpec, request: Request, settings: Settings) -> Iterable[str]:
     """Lines of Python. Raises DerbyError for what transformers lacks."""
-    name, loading = place(spec.name), load_arguments(spec.precision, spec.device)
+    model, loading = place(spec.name), load_arguments(spec.precision, spec.device)
     arguments = generate_arguments(request, settings, on_gpu=spec.device == "CUDA")
-    draft = settings["draft"]
-    head = DRAFT_FOLDER if draft == NO_DRAFT else place(draft)
-    code = code_arguments(settings, CODE_FOLDER, head)
-    if code and code["custom_generate"] != CODE_FOLDER:
-        code["custom_generate"] = place(settings["generate"])
-    yield from preamble([spec.name, draft])
-    if code.get("custom_generate") == CODE_FOLDER:
-        yield "# It needs folders of Decode Derby: run it in a clone, or copy them."
+    draft, name, command = settings["draft"], settings["generate"], ""
+    head = TRAINED if draft == NO_DRAFT else draft
+    code = code_arguments(settings, CODE_FOLDER, place(head))
+    if name in DRAFTING and (command := exporting(head, spec.name)):
+        exported = f"{EXPORTED}/transformers"  # which has both
+        code = code_arguments(settings, exported, exported)
+    elif name in OWN:
+        command = "# It needs a folder of Decode Derby: run it in a clone, or copy that."
+    elif code:
+        code["custom_generate"] = place(name)
+    yield from preamble([spec.name, draft], command)
     yield "import torch"
     yield "from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig\n"
     yield from assigned("prompt", request.text)
-    yield f"tokenizer = AutoTokenizer.from_pretrained({name!r})"
-    yield call(f"model = {LOAD}", [name], loading)
+    yield f"tokenizer = AutoTokenizer.from_pretrained({model!r})"
+    yield call(f"model = {LOAD}", [model], loading)
     ends = {"eos_token_id": Variable("model.generation_config.eos_token_id")}
     if settings["ends"] is not None:
         ends = ends_arguments(settings["ends"])
@@ -146,14 +166,12 @@ def openvino_genai_code(spec: ModelSpec, request: Request, settings: Settings) -
     """Lines of Python. Raises DerbyError for what openvino-genai lacks."""
     pipeline = pipeline_arguments(spec.precision, settings)
     config = generation_arguments(request, settings)
-    draft, folder = settings["draft"], _folder(spec, "target")
-    copy = draft in PRECISIONS
-    drafting = replace(spec, **{"precision" if copy else "name": draft})
-    draft_folder = _folder(drafting, "draft")
-    yield _making(spec, folder)
+    draft, draft_folder, making_draft = settings["draft"], "", ""
+    folder, making = _openvino(spec)
+    drafting = replace(spec, **{"precision" if draft in PRECISIONS else "name": draft})
     if draft != NO_DRAFT:
-        yield _making(drafting, draft_folder)
-    yield from preamble([folder, draft_folder])
+        draft_folder, making_draft = _openvino(drafting, target=spec.name)
+    yield from preamble([folder, draft_folder], making, making_draft)
     yield "import openvino_genai as genai\n"
     yield from assigned("prompt", request.text)
     if pipeline["ATTENTION_BACKEND"] == "PA":
@@ -183,23 +201,20 @@ def openvino_genai_code(spec: ModelSpec, request: Request, settings: Settings) -
     yield "print(pipeline.generate(prompt, config))"
 
 
-def _folder(spec: ModelSpec, role: str) -> str:
-    """Where a model is in OpenVINO's form."""
+def _openvino(spec: ModelSpec, target: str = "") -> tuple[str, str]:
+    """The folder of a model, or of a draft of `target`, in OpenVINO's form, and how it is made."""
+    if target and (command := exporting(spec.name, target)):
+        return f"{EXPORTED}/openvino-genai", command
     if spec.name == BUILT_IN:
-        return in_cache(folder_name(spec.precision, FINGERPRINT))
-    return f"{role}-{spec.precision}"
-
-
-def _making(spec: ModelSpec, folder: str) -> str:
-    """A comment with the command that makes the folder."""
-    if spec.name == BUILT_IN:
-        return once(f"race Hi -c openvino_genai@{spec.precision}")
+        folder = in_cache(folder_name(spec.precision, FINGERPRINT))
+        return folder, once(f"race Hi -c openvino_genai@{spec.precision}")
+    folder = f"{'draft' if target else 'target'}-{spec.precision}"
     words = f"--model {shell(spec.name)} --task text-generation-with-past"
     words += f" --weight-format {spec.precision}"
     if spec.precision == "int4":  # as our own
         words += " --sym --group-size 128 --ratio 1.0 --group-size-fallback adjust"
     command = f"optimum-cli export openvino {words} {folder}"
-    return f"# Once, unless it is an OpenVINO model already: {command}"
+    return folder, f"# Once, unless it is an OpenVINO model already: {command}"
 
 
 ADDRESS = "http://127.0.0.1:8080"
@@ -213,18 +228,20 @@ def llamacpp_code(spec: ModelSpec, request: Request, settings: Settings) -> Iter
     path, body = request_body(request, settings)
     body = {name: value for name, value in body.items() if name not in TIMING}
     fetching, file = _fetched(spec.name, "target")
-    if settings["draft"] != NO_DRAFT:
-        more, draft = _fetched(settings["draft"], "draft")
-        fetching, settings = [*fetching, *more], {**settings, "draft": draft}
-    words = iter(server_flags(file, request, settings, spec.device))
-    fetched = [name for name in (file, settings["draft"]) if ":" in name and HUB_ID.fullmatch(name)]
+    draft, more = settings["draft"], list[str]()
+    if command := exporting(draft, spec.name):
+        more, draft = [command], f"{EXPORTED}/llamacpp/{FILE}"
+    elif draft != NO_DRAFT:
+        more, draft = _fetched(draft, "draft")
+    words = iter(server_flags(file, request, settings, spec.device, draft))
+    fetched = [name for name in (file, draft) if ":" in name and HUB_ID.fullmatch(name)]
     flags = (
         f"  {flag.replace('model', 'hf-repo') if value in fetched else flag} {shell(value)} \\"
         for flag, value in zip(words, words, strict=True)
     )
     if str(body.get("grammar", "")).startswith("%llguidance"):
         yield "# This grammar needs a server that was built with -DLLAMA_LLGUIDANCE=ON."
-    yield from (*fetching, "llama-server \\", *flags, "  --port 8080 &")
+    yield from (*fetching, *more, "llama-server \\", *flags, "  --port 8080 &")
     yield f"until curl --silent --fail --output /dev/null {ADDRESS}/health; do sleep 1; done"
     yield f"curl --silent {ADDRESS}/v1/{path} --header 'Content-Type: application/json' \\"
     yield f"  --data-raw {shell(json.dumps(body))}"
@@ -251,10 +268,11 @@ def vllm_code(spec: ModelSpec, request: Request, settings: Settings) -> Iterable
         "model": place(spec.name),
         "dtype": load_arguments(spec.precision, spec.device)["dtype"],
     }
-    if speculation := _speculation(settings):
+    if speculation := _speculation(spec, settings):
         model["speculative_config"] = speculation
     sampling, grammar = _sampling(request), settings["grammar"]
-    yield from preamble([spec.name, settings["draft"]])
+    command = exporting(settings["draft"], spec.name)
+    yield from preamble([spec.name, settings["draft"]], command)
     yield "from vllm import LLM, SamplingParams"
     if grammar:
         model["structured_outputs_config"] = {"backend": "guidance"}
@@ -276,7 +294,7 @@ def vllm_code(spec: ModelSpec, request: Request, settings: Settings) -> Iterable
     yield "print(output[0].outputs[0].text)"
 
 
-def _speculation(settings: Settings) -> dict[str, Any]:
+def _speculation(spec: ModelSpec, settings: Settings) -> dict[str, Any]:
     """The speculative_config; {}: plain decoding."""
     if config := settings.get("speculative_config"):
         return dict(config)
@@ -285,8 +303,10 @@ def _speculation(settings: Settings) -> dict[str, Any]:
         return {"method": "ngram", "num_speculative_tokens": k, **lookup}
     if (draft := settings["draft"]) == NO_DRAFT:
         return {}
-    k = settings["k"]
-    return {"method": "draft_model", "model": place(draft), "num_speculative_tokens": k}
+    eagle3 = exporting(draft, spec.name)
+    model = f"{EXPORTED}/vllm" if eagle3 else place(draft)
+    method = "eagle3" if eagle3 else "draft_model"
+    return {"method": method, "model": model, "num_speculative_tokens": settings["k"]}
 
 
 def _sampling(request: Request) -> dict[str, Any]:

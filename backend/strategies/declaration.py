@@ -31,8 +31,8 @@ Weights = Path | ModelSpec | OpenNetwork | None
 @dataclass(frozen=True, slots=True)
 class Equivalent:
     """Prompt lookup of `lookup` tokens behind endings of up to `ngram`, `k` guessed by `draft`, or
-    both; neither: plain decoding. `draft`: a model, an EAGLE-3 draft, "trained", the target's own of
-    these, or a precision of the target's copy. `note`: why it stands for something else.
+    both; neither: plain decoding. `draft`: a model, an EAGLE-3 draft ("trained": the target's own),
+    or a precision of the target's copy. `note`: why it stands for something else.
 
     `missing` names what libraries lack, and `instead` the strategy to use; `only` has those that do
     not, by their titles, and the settings by which their columns do it (vLLM's:
