@@ -150,7 +150,7 @@ def write_graph(draft: Checkpoint, folder: Path, name: str) -> None:
         warnings.simplefilter("ignore")  # the tracer's, about code that is not ours
         export(
             model,
-            LlamaOpenVINOConfig(config, task="text-generation-with-past", use_past=True),
+            LlamaOpenVINOConfig(config, "text-generation", use_past=True, use_past_in_inputs=True),
             folder / IR[0],
             ov_config=OVConfig(dtype="fp32"),
             library_name="transformers",
