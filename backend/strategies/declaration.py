@@ -22,16 +22,17 @@ Values = Mapping[str, Any]
 #: What every local column has, beside its strategy's own settings.
 TAKEN = {"grammar", "model", "engine", "precision", "device"}
 
-#: What a column's drafter needs loaded: a trained head's file, a model, what opens a network that
-#: the strategy has loaded itself, or nothing. A model that cannot be had fails the column, but for
-#: a copy of the target (a model of its name): without that the drafter is built all the same.
+#: What a column's drafter needs loaded: an EAGLE-3 draft's folder, a model, what opens a network
+#: that the strategy has loaded itself, or nothing. A model that cannot be had fails the column, but
+#: for a copy of the target (a model of its name): without that the drafter is built all the same.
 Weights = Path | ModelSpec | OpenNetwork | None
 
 
 @dataclass(frozen=True, slots=True)
 class Equivalent:
     """Prompt lookup of `lookup` tokens, or `k` guessed by `draft`, a model or a precision of the
-    target's copy; neither: plain decoding. `note`: why it stands for something else.
+    target's copy, or an EAGLE-3 draft (`eagle3`): "trained" is the target's own; neither: plain
+    decoding. `note`: why it stands for something else.
 
     `missing` names what no library has, and `instead` the strategy to use; `vllm` is the
     speculative_config of the one that has it.
@@ -40,6 +41,7 @@ class Equivalent:
     lookup: int = 0
     draft: str = ""
     k: int = 0
+    eagle3: bool = False
     note: str = ""
     missing: str = ""
     instead: str = "Prompt lookup"

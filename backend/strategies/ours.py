@@ -1,7 +1,6 @@
 """The strategies of our own loop, one declaration each: to add another, copy one."""
 
 from dataclasses import replace
-from pathlib import Path
 
 from backend.decoding.sampling import COLDEST, DraftSampler, IndependentSampler
 from backend.decoding.seams import UNDECIDED, Drafter
@@ -9,8 +8,8 @@ from backend.decoding.verification import KEYED, DistributionVerifier
 from backend.drafters.lookahead import LADDER, Lookahead, Sizes, choose_sizes
 from backend.drafters.network_drafter import Hybrid, NetworkDrafter
 from backend.drafters.prompt_lookup import PromptLookup
+from backend.engines.eagle3.checkpoint import draft_for, eagle3_folder
 from backend.engines.engine import Engine, no_trained_draft
-from backend.engines.heads.head import HEAD_SUFFIX, head_for
 from backend.engines.registry import all_precisions, copy_spec
 from backend.errors import DerbyError
 from backend.strategies.declaration import (
@@ -29,7 +28,6 @@ from backend.strategies.settings import (
     ModelChoice,
     WholeNumber,
 )
-from backend.types import ModelSpec
 
 STATELESS = Strategy(
     "stateless",
@@ -85,38 +83,31 @@ LOOKUP = Strategy(
 )
 
 
-#: Drafts that are no model's name: the trained head, and prompt lookup plus the same.
+#: Drafts that are no model's name: the one that was trained for it, and prompt lookup plus that.
 TRAINED, HYBRID = "trained", "hybrid"
 
 #: What may be promised of the text: that it is the plain one's, or that its distribution is.
 TEXT, DISTRIBUTION = "text", "distribution"
 
-#: The copy of the target that drafts where no head was trained.
+#: The copy of the target that drafts where none was trained.
 USUAL_COPY = "int4"
 
 
 def speculative_weights(values: Values, target: Engine) -> Weights:
-    """The trained draft or the model that `draft` stands for; None: a copy could only run beside
+    """The EAGLE-3 draft or the model that `draft` stands for; None: a copy could only run beside
     the target's device, and prompt lookup goes on alone. Raises DerbyError where none was trained.
     """
-    draft: str = values["draft"]
-    head = _head(draft, target.spec)
-    if head is not None and target.guesses != "none":
-        return head
-    if draft == TRAINED or (head is not None and draft != HYBRID):
-        raise no_trained_draft(target.spec)
+    draft, spec = values["draft"], target.spec
+    if draft in (TRAINED, HYBRID) and (trained := draft_for(spec)):
+        return trained
+    if draft == TRAINED:
+        raise no_trained_draft(spec)
     if draft == HYBRID:
-        copy = copy_spec(target.spec, USUAL_COPY)
-        return copy if copy.device.upper() == target.spec.device.upper() else None
+        copy = copy_spec(spec, USUAL_COPY)
+        return copy if copy.device.upper() == spec.device.upper() else None
     if draft in all_precisions():
-        return copy_spec(target.spec, draft)
-    return replace(target.spec, name=draft)
-
-
-def _head(draft: str, target: ModelSpec) -> Path | None:
-    if draft.endswith(HEAD_SUFFIX):
-        return Path(draft).expanduser()
-    return head_for(target) if draft in (TRAINED, HYBRID) else None
+        return copy_spec(spec, draft)
+    return eagle3_folder(draft) or replace(spec, name=draft)
 
 
 def build_speculative(inputs: DrafterInputs) -> Drafter:
@@ -151,8 +142,11 @@ def _sampler(inputs: DrafterInputs) -> DraftSampler:
 
 def speculative_equivalent(values: Values) -> Equivalent:
     draft, k = values["draft"], values["k"]
-    if draft in (TRAINED, HYBRID) or draft.endswith(HEAD_SUFFIX):
-        return Equivalent(missing="draft of this kind")
+    if draft in (TRAINED, HYBRID):
+        return Equivalent(draft=TRAINED, k=k, eagle3=True, missing="draft of this kind")
+    if eagle3_folder(draft):
+        vllm = {"method": "eagle3", "model": draft, "num_speculative_tokens": k}
+        return Equivalent(draft=draft, k=k, eagle3=True, missing="draft of this kind", vllm=vllm)
     return Equivalent(draft=draft, k=k)
 
 
@@ -167,7 +161,7 @@ SPECULATIVE = Strategy(
         ModelChoice(
             "draft",
             "Draft",
-            "hybrid (lookup plus trained), trained, a copy of the model, or another model's name.",
+            "hybrid (lookup plus trained), trained, a copy of the model, or a draft's name.",
             HYBRID,
             (HYBRID, TRAINED, "int4", "int8"),
         ),
