@@ -4,16 +4,19 @@ writes, somebody else's runs with a streamer and without, and none that a visito
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from families import USUAL, VOCABULARY, make
 from race_runs import board_after, events_of
 from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM
+from transformers.generation.streamers import BaseStreamer
 
 from backend.errors import DerbyError
 from backend.form import Form, read_race
-from backend.libraries.transformers import CODE_FILE, OWN
+from backend.libraries.transformers import CODE_FILE, NO_TOKEN, OWN, OWN_CODE
 from backend.offer import offer_of
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
@@ -132,6 +135,54 @@ def test_our_code_writes_what_key_value_reuse_writes(
     assert rounds["kv"] == len(plain.tokens)
     if sampling == Sampling() and ignore_eos:
         assert max(rounds["lookup"], rounds["lookahead"], rounds["many"]) < 48
+
+
+class Rounds(BaseStreamer):
+    """What a streamer is given behind the prompt."""
+
+    def __init__(self) -> None:
+        self.rounds: list[list[int]] = []
+        self.ended = False
+
+    def put(self, value: torch.Tensor) -> None:
+        self.rounds.append(value.flatten().tolist())
+
+    def end(self) -> None:
+        self.ended = True
+
+
+@pytest.mark.parametrize("strategy", OWN)
+def test_a_text_ends_within_a_round_as_it_does_by_generate(folders: Path, strategy: str) -> None:
+    model: Any = AutoModelForCausalLM.from_pretrained(folders / "target").eval()
+    ids = torch.tensor([list(PROMPT.encode())])
+    own = {"custom_generate": str(OWN_CODE), "strategy": strategy, "draft": str(folders / "draft")}
+
+    def written(end: int, **code: str) -> tuple[list[int], Rounds]:
+        streamer = Rounds()
+        output = model.generate(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=40,
+            do_sample=False,
+            eos_token_id=end,
+            pad_token_id=0,
+            streamer=streamer,
+            **code,
+        )
+        return output[0].tolist(), streamer
+
+    endless, streamer = written(NO_TOKEN, **own)
+    assert [token for round_ in streamer.rounds for token in round_] == endless
+    assert streamer.ended
+    tokens = endless[len(ids[0]) :]
+    ends = {tokens.index(round_[0]) for round_ in streamer.rounds[1:] if len(round_) > 1}
+    assert ends or strategy in ("kv", "eagle3"), "some rounds write more than one token"
+    for end in sorted(ends)[:4]:
+        assert (
+            written(tokens[end], **own)[0]
+            == written(tokens[end])[0]
+            == endless[: len(ids[0]) + end + 1]
+        )
 
 
 def test_code_of_somebody_else_is_a_column(folders: Path, models: LoadedModels) -> None:
