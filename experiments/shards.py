@@ -18,10 +18,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional
+from transformers import AttentionInterface
+from transformers.cache_utils import Cache, DynamicLayer
 
 from backend.models.files import Say, model_files
 from backend.text import HfTokenizer
-from backend.types import HiddenStates
+from backend.types import HiddenStates, Layers
 from experiments.chats import GREEDY, QUESTION, USUAL, Caps, Chat, template_of
 
 #: Shard i is drawn from this plus i.
@@ -34,7 +37,7 @@ NUCLEUS = 0.95
 TRIES = 20
 
 #: Tokens whose features are computed at once.
-AT_ONCE = 32_768
+AT_ONCE = 8192
 
 #: Texts that are sampled at a time: on the processor so many rows of logits stay in its cache; on a
 #: GPU kernels should be few.
@@ -44,7 +47,7 @@ TOGETHER = {"cpu": 8, "cuda": 4096}
 SHRINK = 24
 
 
-#: Gives HiddenStates [n, F] of each text, int64 [n].
+#: Gives the states [n, 4 D] of each text, int64 [n].
 FeaturesOf = Callable[[Sequence[NDArray[np.int64]]], list[HiddenStates]]
 
 T = TypeVar("T")
@@ -52,7 +55,8 @@ T = TypeVar("T")
 
 class Text(NamedTuple):
     """One conversation: tokens int64 [n], which of them are an answer's, bool [n], and the
-    target's features of them as bf16 bits, uint16 [n, F].
+    target's states at them as bf16 bits, uint16 [n, 4 D]: those that a draft reads, and behind them
+    the one that the output projection reads.
     """
 
     tokens: NDArray[np.int64]
@@ -128,6 +132,59 @@ def groups(texts: Iterable[T], length: Callable[[T], int], most: int) -> list[li
     return grouped
 
 
+class GrowingLayer(DynamicLayer):
+    """Keys and values [B, kv_heads, T, d] of one layer, in buffers that grow by `STEP` rows: to
+    copy a whole cache for every token takes longer than to compute the token. Keys lie as scores
+    read them, [B, kv_heads, d, T].
+    """
+
+    STEP = 256
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        super().__init__()
+        self._keys = self._values = torch.zeros(0)
+        self._length = 0
+
+    def update(self, keys: Tensor, values: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        """Append rows [B, kv_heads, n, d] of each; gives all so far."""
+        if not self._length:
+            self._keys, self._values = keys[:, :, :0].mT, values[:, :, :0]
+        start, self._length = self._length, self._length + keys.shape[2]
+        if self._length > self._values.shape[2]:
+            more = (0, self._length + self.STEP - self._values.shape[2])
+            self._keys = functional.pad(self._keys, more)
+            self._values = functional.pad(self._values, (0, 0, *more))
+        rows = slice(start, self._length)
+        self._keys[..., rows], self._values[:, :, rows] = keys.mT, values
+        return self._keys[..., : self._length].mT, self._values[:, :, : self._length]
+
+    def get_seq_length(self) -> int:
+        return self._length
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        self._keys, self._values = self._keys[indices], self._values[indices]
+
+
+def grouped_attention(
+    module: Any, q: Tensor, keys: Tensor, values: Tensor, _mask: Any, scaling: float, **_: Any
+) -> tuple[Tensor, None]:
+    """Attention of q [B, heads, n, d] for one token behind the others, or a whole text. Heads that
+    share keys stand together, so that a cache is read once.
+    """
+    b, heads, n, d = q.shape
+    if n > 1:
+        attended = functional.scaled_dot_product_attention(
+            q, keys, values, is_causal=True, scale=scaling, enable_gqa=True
+        )
+        return attended.transpose(1, 2), None
+    scores = (q.view(b, values.shape[1], -1, d) @ keys.mT).float() * scaling
+    attended = torch.softmax(scores, -1).to(values.dtype) @ values
+    return attended.reshape(b, 1, heads, d), None
+
+
+AttentionInterface.register("grouped", grouped_attention)
+
+
 class Target:
     """A transformers model in bf16, on CUDA if there is a device."""
 
@@ -143,7 +200,7 @@ class Target:
         model: Any = AutoModelForCausalLM.from_pretrained(
             self.files.folder,
             dtype=dtype,
-            attn_implementation="sdpa",
+            attn_implementation="grouped",
             use_safetensors=True,
             trust_remote_code=False,
             local_files_only=True,
@@ -153,9 +210,7 @@ class Target:
 
     def forget(self) -> None:
         """Drop all texts and their cache: the next step begins new ones."""
-        from transformers import DynamicCache
-
-        self._cache, self._size = DynamicCache(), 0
+        self._cache, self._size = Cache(layer_class_to_replicate=GrowingLayer), 0
 
     @torch.inference_mode()
     def step(self, tokens: NDArray[np.int64], rows: NDArray[np.int32]) -> Tensor:
@@ -170,9 +225,17 @@ class Target:
         output = self._model(ids, past_key_values=self._cache, use_cache=True, logits_to_keep=1)
         return output.logits[:, -1].float()
 
+    @property
+    def reads(self) -> Layers:
+        """The layers whose inputs a draft reads. openvino-genai looks for no others: the outputs of
+        layers 2, n / 2 and n - 3.
+        """
+        count = self._model.config.num_hidden_layers
+        return 3, count // 2 + 1, count - 2
+
     def features(self, texts: Sequence[NDArray[np.int64]]) -> list[HiddenStates]:
-        """HiddenStates [n, D] of each text [n]. Reads texts of similar length together, padded
-        behind, which changes nothing: no token attends to later ones.
+        """States [n, 4 D] of each text [n], see Text. Reads texts of similar length together,
+        padded behind, which changes nothing: no token attends to later ones.
         """
         features: dict[int, HiddenStates] = {}
         order = sorted(range(len(texts)), key=lambda place: len(texts[place]))
@@ -184,13 +247,15 @@ class Target:
 
     @torch.inference_mode()
     def _read(self, texts: Sequence[NDArray[np.int64]]) -> NDArray[np.float32]:
-        """[B, n, D] of B texts, padded behind."""
+        """[B, n, 4 D] of B texts, padded behind."""
         ids = np.zeros((len(texts), max(map(len, texts))), dtype=np.int64)
         for row, text in zip(ids, texts, strict=True):
             row[: len(text)] = text
         read = self._model.get_decoder()
-        output = read(torch.from_numpy(ids).to(self._model.device), use_cache=False)
-        return output.last_hidden_state.float().cpu().numpy()
+        tokens = torch.from_numpy(ids).to(self._model.device)
+        output = read(tokens, use_cache=False, output_hidden_states=True)
+        states = [*(output.hidden_states[layer] for layer in self.reads), output.last_hidden_state]
+        return torch.cat(states, -1).float().cpu().numpy()
 
 
 def synthesise(

@@ -19,27 +19,32 @@ from numpy.typing import NDArray
 
 from backend.cli.console import out, say
 from backend.cli.options import Model
-from backend.engines.heads.head import HeadShape, Weights, int8_rows, read_head
-from backend.engines.heads.torch import TorchHead
+from backend.engines.eagle3.network import Eagle3
+from backend.engines.heads.head import embeddings
 from backend.errors import DerbyError, check_range
 from backend.models.files import Say
 from experiments.chats import USUAL, Caps
-from experiments.fit import Recipe, evaluate, fit, frequent_tokens, new_head
+from experiments.fit import Recipe, Teacher, evaluate, fit, frequent_tokens, new_draft, scale_of
 from experiments.shards import SEED, Shard, Target, synthesise, whole
 
-HEAD = "head.safetensors"
+#: The checkpoint below the folder, and its parts.
+DRAFT, CONFIG, WEIGHTS = "draft", "config.json", "model.safetensors"
+
+#: The weight that reads the target's states.
+FUSING = "fc.weight"
+
 REPORT = "report.json"
 
 #: Draft steps that the report judges, and batches of held-out text that are judged on the way.
 JUDGED, FEW = 4, 4
 
-#: What the recipe has instead on CUDA. Small batches leave a GPU idle. Larger ones mean fewer
-#: steps, which can take a higher rate, and there is time to train the later draft steps longer.
-LARGE = {"batch": 8192, "rate": 1e-3, "steps": (1, 2, 2, 3, 3, 3)}
+#: What the recipe has instead on CUDA. Small batches leave a GPU idle; larger ones mean fewer
+#: steps, which can take a higher rate.
+LARGE = {"batch": 8192, "rate": 1.2e-3}
 
 
 def train(
-    folder: Annotated[Path, typer.Argument(help="For data and draft; about 1.2 kB per token.")],
+    folder: Annotated[Path, typer.Argument(help="For data and draft; about 8 D bytes a token.")],
     answer_tokens: Annotated[
         int, typer.Option(min=1, help="The least tokens of answers to generate.")
     ] = 12_000_000,
@@ -85,15 +90,14 @@ def make(
         shard.add_features(target.features)
         say(f"features of {number} of {len(shards)} files")
     read = monotonic()
-    path = folder / HEAD
-    head, tokens = _started(path, target, recipe, shards[1:], resume=resume)
-    for progress in fit(head, shards[1:], recipe, seconds):
-        hits = evaluate(head, shards[:1], recipe, JUDGED, FEW)
+    draft, teacher, tokens = started(folder / DRAFT, target, recipe, shards[1:], resume=resume)
+    for progress in fit(draft, teacher, shards[1:], recipe, seconds):
+        hits = evaluate(draft, teacher, shards[:1], recipe, JUDGED, FEW)
         say(f"{progress}; {tokens_per_pass(hits):.2f} tokens per pass on held-out text")
-        weights = {n: value.float().cpu().numpy() for n, value in head.state_dict().items()}
-        write_head(path, head.shape, weights, tokens, target.files.fingerprint)
+        write_checkpoint(folder / DRAFT, draft, teacher, tokens, target)
     fitted = monotonic()
-    hits = evaluate(_as_shipped(head, path), shards[:1], recipe, JUDGED)
+    hits = evaluate(draft, teacher, shards[:1], recipe, JUDGED)
+    weights = (folder / DRAFT / WEIGHTS).read_bytes()
     report = {
         "target": target.files.fingerprint,
         "trained": _tokens_by_writer(shards[1:]),
@@ -101,7 +105,7 @@ def make(
         "seconds": [round(synthesised - began), round(read - synthesised), round(fitted - read)],
         "right at each draft step": [round(hit, 4) for hit in hits],
         "tokens per pass": round(tokens_per_pass(hits), 3),
-        "head": {"bytes": path.stat().st_size, "sha256": sha256(path.read_bytes()).hexdigest()},
+        "draft": {"bytes": len(weights), "sha256": sha256(weights).hexdigest()},
         "recipe": asdict(recipe),
         "resumed": resume,
         "seeds": {"synthesis": SEED, "fit": recipe.seed},
@@ -113,36 +117,65 @@ def make(
     return report
 
 
-def write_head(
-    path: Path, shape: HeadShape, weights: Weights, tokens: NDArray[np.int64], target: str
+def write_checkpoint(
+    folder: Path, draft: Eagle3, teacher: Teacher, tokens: NDArray[np.int64], target: Target
 ) -> None:
-    """Write `path`, whole or not at all. `target` is the fingerprint of the model it is for."""
-    from safetensors.numpy import save_file
+    """Write the draft as EAGLE-3's authors publish theirs: `midlayer`, and of each of the `tokens`
+    [V'] that it drafts the distance of its id to the target's.
+    """
+    from safetensors.torch import save_file
 
-    arrays: dict[str, NDArray[np.generic]] = {"tokens": tokens.astype(np.int32)}
-    for name, value in weights.items():
-        if value.ndim == 2:
-            arrays[name], arrays[f"{name}.scale"] = int8_rows(value)
-        else:
-            arrays[name] = value.astype(np.float32)
-    partial = path.with_suffix(".partial")
-    save_file(arrays, partial, metadata={"shape": json.dumps(asdict(shape)), "target": target})
-    partial.replace(path)
+    shape, ids, own = draft.shape, torch.from_numpy(tokens), Path(target.files.folder) / CONFIG
+    weights = {
+        name.replace("layers.0.", "midlayer."): value.detach().bfloat16().cpu().contiguous()
+        for name, value in (draft.state_dict() | {FUSING: draft.fc.weight / teacher.scale}).items()
+    }
+    drafted = torch.zeros(target.files.vocab_size, dtype=torch.bool)
+    drafted[ids] = True
+    weights |= {"d2t": ids - torch.arange(len(ids)), "t2d": drafted}
+    theirs = json.loads(own.read_text(encoding="utf-8"))
+    config = {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "model_type": "llama",
+        "hidden_size": shape.hidden,
+        "intermediate_size": shape.intermediate,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+        "head_dim": shape.head_dim,
+        "num_hidden_layers": shape.layers,
+        "vocab_size": target.files.vocab_size,
+        "draft_vocab_size": shape.vocabulary,
+        "rms_norm_eps": shape.eps,
+        "rope_theta": shape.theta,
+        "eagle_aux_hidden_state_layer_ids": target.reads,
+        "hidden_act": "silu",
+        "max_position_embeddings": theirs["max_position_embeddings"],
+        "tie_word_embeddings": False,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "torch_dtype": "bfloat16",
+        **{name: theirs.get(name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")},
+    }
+    folder.mkdir(exist_ok=True)
+    with whole(folder / CONFIG) as file:
+        file.write(json.dumps(config, indent=1).encode() + b"\n")
+    partial = folder / f"{WEIGHTS}.partial"
+    save_file(weights, partial, metadata={"format": "pt"})
+    partial.replace(folder / WEIGHTS)
 
 
 def recipe_for(target: Target) -> Recipe:
-    """The default recipe with the target's own last layer. Raises DerbyError if a draft cannot be
-    cut out of the target's layers.
+    """The default recipe for this machine. Raises DerbyError if no draft can be cut out of the
+    target's layers.
     """
-    config = json.loads((target.files.folder / "config.json").read_text())
+    config = json.loads((target.files.folder / CONFIG).read_text(encoding="utf-8"))
     kind, layers = config["model_type"], config["num_hidden_layers"]
     if kind != "llama" or layers < 3:
         raise DerbyError(
             "A draft is cut out of its target's layers, at least three of model_type 'llama', and "
             f"this target has {layers} of {kind!r}: choose a Llama-shaped target."
         )
-    usual = replace(Recipe(), sources=(0, 1, layers - 1))
-    return replace(usual, **LARGE) if torch.cuda.is_available() else usual
+    return replace(Recipe(), **LARGE) if torch.cuda.is_available() else Recipe()
 
 
 def tokens_per_pass(hits: Sequence[float]) -> float:
@@ -152,27 +185,32 @@ def tokens_per_pass(hits: Sequence[float]) -> float:
     return 1 + float(np.cumprod(hits).sum())
 
 
-def _started(
-    path: Path, target: Target, recipe: Recipe, shards: Sequence[Shard], *, resume: bool
-) -> tuple[TorchHead, NDArray[np.int64]]:
-    """The head to fit and the tokens that it can draft: new, or that of an earlier run."""
-    resume = resume and path.exists()
-    tokens = (
-        read_head(path).tokens
-        if resume
-        else frequent_tokens(shards, recipe.vocabulary, target.files.vocab_size)
+def started(
+    folder: Path, target: Target, recipe: Recipe, shards: Sequence[Shard], *, resume: bool
+) -> tuple[Eagle3, Teacher, NDArray[np.int64]]:
+    """The draft to fit, whom it learns from, and the tokens [V'] that it can draft: new, or of an
+    earlier run. The first shard shows the states' scale.
+    """
+    from safetensors.torch import load_file
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    stored = load_file(folder / WEIGHTS) if resume and (folder / WEIGHTS).exists() else {}
+    if (offsets := stored.pop("d2t", None)) is not None:
+        tokens = (offsets + torch.arange(len(offsets))).numpy()
+    else:
+        tokens = frequent_tokens(shards, recipe.vocabulary, target.files.vocab_size)
+    draft = new_draft(target.files.folder, tokens, recipe.seed)
+    scale = scale_of(shards[0], draft.shape.states)
+    if stored:
+        stored.pop("t2d")
+        weights = {name.replace("midlayer.", "layers.0."): w for name, w in stored.items()}
+        draft.load_state_dict(weights | {FUSING: weights[FUSING] * scale})
+    output = torch.from_numpy(embeddings(target.files.folder)[1][tokens])
+    return (
+        draft.to(device),
+        Teacher(output.to(device, torch.bfloat16), scale.to(device)),
+        tokens,
     )
-    head = new_head(target.files.folder, tokens, recipe)
-    if resume:
-        head = _as_shipped(head, path)
-    return head.to("cuda" if torch.cuda.is_available() else "cpu"), tokens
-
-
-def _as_shipped(head: TorchHead, path: Path) -> TorchHead:
-    """The head with the weights that the file holds, rounded as they are there."""
-    weights = read_head(path).weights
-    head.load_state_dict({name: torch.from_numpy(weight) for name, weight in weights.items()})
-    return head
 
 
 def _tokens_by_writer(shards: Sequence[Shard]) -> dict[str, int]:
