@@ -197,7 +197,7 @@ def _cause(board: Scoreboard, row: Row) -> str:
         rows, steps = counted(row.until.rows, "token"), counted(row.until.steps, "pass")
         return f"it computed {rows} in {steps}"
     if not row.pass_cost:
-        return "; ".join(alone)
+        return "; ".join([*decision.declined, *alone])
     wrote = f"{factor(row.speedup.value * row.pass_cost)} the tokens per pass"
     long = f"{factor(row.pass_cost)} the time"
     parts = [f"{wrote} \N{DIVISION SIGN} {long} = {factor(row.speedup.value)}"]

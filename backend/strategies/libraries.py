@@ -6,11 +6,13 @@ from backend.libraries.llamacpp import LLAMACPP as LLAMACPP_LIBRARY
 from backend.libraries.openvino_genai import OPENVINO_GENAI as OPENVINO_GENAI_LIBRARY
 from backend.libraries.server import ANY_MODEL
 from backend.libraries.server import SERVER as SERVER_LIBRARY
+from backend.libraries.transformers import NO_CODE, OWN
 from backend.libraries.transformers import TRANSFORMERS as TRANSFORMERS_LIBRARY
 from backend.strategies.declaration import Equivalent, Strategy, Values
 from backend.strategies.settings import (
     K_HELP,
     Choice,
+    CodeChoice,
     ModelChoice,
     ServerChoice,
     Setting,
@@ -50,14 +52,37 @@ def llamacpp_equivalent(values: Values) -> Equivalent:
     return equivalent({**values, "lookup": lookup})
 
 
+def transformers_equivalent(values: Values) -> Equivalent:
+    code = values["generate"]
+    if code in (NO_CODE, "kv"):
+        return equivalent(values)
+    if code == "lookup":
+        return Equivalent(lookup=values["k"])
+    return Equivalent(missing=code if code in OWN else "such code")
+
+
 TRANSFORMERS = Strategy(
     "transformers",
     "transformers",
-    "What transformers' generate() does: plain, with prompt lookup, or with a draft.",
+    "What transformers' generate() does: plain, with prompt lookup, a draft, or other code.",
     gist="transformers' own generate()",
-    settings=(LOOKUP_TOKENS, _draft(), DRAFT_TOKENS),
-    equivalent=equivalent,
-    keeps_text=lambda _values: False,
+    settings=(
+        LOOKUP_TOKENS,
+        _draft(),
+        DRAFT_TOKENS,
+        CodeChoice(
+            "generate",
+            "Code",
+            "One of our own strategies, or the folder of a custom_generate/generate.py.",
+            NO_CODE,
+            (NO_CODE, *OWN),
+        ),
+        Setting(
+            "options", "Options", "More arguments for that code, such as window=7;level=4.", "none"
+        ),
+    ),
+    equivalent=transformers_equivalent,
+    keeps_text=lambda values: values["generate"] in OWN,  # which draws with our noise
     verified=(),
     candidates=("lookup=2", "lookup=4", "lookup=8"),
     library=TRANSFORMERS_LIBRARY,

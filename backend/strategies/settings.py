@@ -113,6 +113,13 @@ class ServerChoice(Setting):
 
 
 @dataclass(frozen=True, slots=True)
+class CodeChoice(Setting):
+    """One of `options`, or a folder whose code runs: no visitor names that."""
+
+    options: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class GrammarChoice(Setting):
     """A shipped grammar by its name, a source, or none."""
 
