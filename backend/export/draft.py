@@ -41,7 +41,7 @@ def written_draft(
     config = {"method": "eagle3", "model": str(speculator), "num_speculative_tokens": K}
     yield "vLLM", speculator, f"speculative_config={config}"
     code = place("transformers")
-    shutil.copytree(CODE, code, dirs_exist_ok=True)
+    shutil.copytree(CODE, code, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
     for file in (*checkpoint.glob("*.json"), *checkpoint.glob("*.safetensors")):
         shutil.copy(file, code)
     options = f"custom_generate={str(code)!r}, strategy='hybrid', draft={str(code)!r}"
