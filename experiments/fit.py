@@ -1,8 +1,8 @@
 """Fits an EAGLE-3 draft to its target: the target's own distribution is the lesson at every token.
 
-The draft starts as one of the target's layers. Each text is run at once, the target's states given;
-then, as in drafting, what the draft predicted takes their place, `steps` times, so that it learns
-to go on from its own guesses (training-time test, arXiv 2503.01840, section 3.2).
+Each text is run at once, the target's states given; then, as in drafting, what the draft predicted
+takes their place, `steps` times, so that it learns to go on from its own guesses (training-time
+test, arXiv 2503.01840, section 3.2).
 """
 
 import json
@@ -19,8 +19,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from backend.engines.eagle3.checkpoint import INPUT, OUTPUT, tensor_of
 from backend.engines.eagle3.network import Eagle3, Eagle3Shape
-from backend.engines.heads.head import embeddings, tensor
 from experiments.shards import Shard, Text, groups
 
 KeyValue = tuple[Tensor, Tensor]
@@ -28,23 +28,30 @@ KeyValue = tuple[Tensor, Tensor]
 #: Later draft steps count for less: they are reached less often.
 FADE = 0.8
 
-#: Standard deviation of what no weight of the target begins.
-SMALL = 0.02
-
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """`source`: the target's layer that the draft starts from, counted from the last. `vocabulary`:
-    how many of the answers' most frequent tokens can be drafted. `batch`: tokens a batch. `steps`:
-    draft steps trained, by share of the training time passed.
+    """`vocabulary`: how many of the answers' most frequent tokens can be drafted. `batch`: tokens a
+    batch. `steps`: draft steps trained, by share of the training time passed.
     """
 
-    source: int = -1
     vocabulary: int = 12288
     batch: int = 1400
-    rate: float = 8e-4
+    rate: float = 2e-3
     steps: tuple[int, ...] = (1, 1, 2, 2, 3, 3)
     seed: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Teacher:
+    """Of the target: `output` [V', D], bf16, is its output projection of the tokens that can be
+    drafted; `scale` [3 D] are the root mean squares of the states that a draft reads. A few of them
+    are a hundred times as large as others, so while it is fitted a draft reads states divided by
+    their scale.
+    """
+
+    output: Tensor
+    scale: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,32 +82,24 @@ def shape_of(config: dict[str, Any], vocabulary: int) -> Eagle3Shape:
     )
 
 
-def new_draft(folder: Path, tokens: NDArray[np.int64], recipe: Recipe) -> Eagle3:
-    """A draft cut out of the target in `folder`: its `source` layer, which reads the last of the
-    three states, and its output projection of the tokens [V'] that can be drafted.
+def new_draft(folder: Path, tokens: NDArray[np.int64], seed: int) -> Eagle3:
+    """A draft that begins with the target's output projection of the tokens [V'] that can be
+    drafted, and for the rest from nothing.
     """
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    table, output = embeddings(folder)
-    shape = shape_of(config, len(tokens))
-    draft = Eagle3(shape, torch.from_numpy(table))
-    theirs = f"model.layers.{recipe.source % config['num_hidden_layers']}."
-    size = shape.hidden
+    table, output = tensor_of(folder, INPUT).float(), tensor_of(folder, OUTPUT, INPUT)
+    torch.manual_seed(seed)
+    draft = Eagle3(shape_of(config, len(tokens)), table)
     with torch.no_grad():
-        for name, parameter in draft.layer(0).named_parameters():
-            if name == "input_layernorm.weight":  # which reads the token's embedding
-                weight = tensor(folder, "model.layers.0.input_layernorm.weight")
-            else:
-                weight = tensor(folder, theirs + name.replace("hidden_norm", "input_layernorm"))
-            if parameter.shape == weight.shape:
-                parameter.copy_(torch.from_numpy(weight))
-            else:
-                nn.init.normal_(parameter[:, :size], std=SMALL)
-                parameter[:, size:] = torch.from_numpy(weight)
-        nn.init.normal_(draft.fc.weight, std=SMALL / 10)
-        draft.fc.weight[:, -size:] += torch.eye(size)
-        draft.norm.weight.copy_(torch.from_numpy(tensor(folder, "model.norm.weight")))
-        draft.lm_head.weight.copy_(torch.from_numpy(output[tokens]))
+        draft.norm.weight.copy_(tensor_of(folder, "model.norm.weight"))
+        draft.lm_head.weight.copy_(output[torch.from_numpy(tokens)])
     return draft
+
+
+def scale_of(shard: Shard, size: int) -> Tensor:
+    """The root mean squares [size] of the first states of a shard, float32."""
+    bits = torch.from_numpy(np.array(np.load(shard.features_path, mmap_mode="r")[::8, :size]))
+    return bits.view(torch.bfloat16).float().pow(2).mean(0).sqrt().clamp_min(1e-6)
 
 
 def frequent_tokens(shards: Sequence[Shard], count: int, vocab_size: int) -> NDArray[np.int64]:
@@ -112,18 +111,18 @@ def frequent_tokens(shards: Sequence[Shard], count: int, vocab_size: int) -> NDA
 
 
 def lessons(
-    draft: Eagle3, output: Tensor, batch: Sequence[Text], steps: int, *, answers: bool = False
+    draft: Eagle3, teacher: Teacher, batch: Sequence[Text], steps: int, *, answers: bool = False
 ) -> list[Lesson]:
-    """Run a batch of texts through `steps` draft steps; losses keep their graph. `output` [V', D]:
-    the target's output projection of the tokens that can be drafted. Every token is a lesson, for
-    it is the target's distribution that is learnt; `answers`: theirs alone.
+    """Run a batch of texts through `steps` draft steps; losses keep their graph. Every token is a
+    lesson, for it is the target's distribution that is learnt; `answers`: theirs alone.
     """
+    output = teacher.output
     tokens, places, bits = (x.to(output.device) for x in _padded(batch, answers=answers))
     states, last = bits.view(torch.bfloat16).split([draft.shape.states, draft.shape.hidden], -1)
     n = tokens.shape[1] - 2
     after, positions = tokens[:, 1 : n + 1], torch.arange(1, n + 1, device=output.device)
     truth = last[:, 1 : n + 1]  # of the token that a place reads: the lesson is what comes next
-    first = hidden = draft.fc(states[:, :n])
+    first = hidden = draft.fc(states[:, :n] / teacher.scale)
     earlier: list[KeyValue] = []
     by_step: list[Lesson] = []
     for step in range(steps):
@@ -228,7 +227,7 @@ def batches(
 
 
 def fit(
-    draft: Eagle3, output: Tensor, shards: Sequence[Shard], recipe: Recipe, seconds: float
+    draft: Eagle3, teacher: Teacher, shards: Sequence[Shard], recipe: Recipe, seconds: float
 ) -> Iterator[str]:
     """Train `draft` in place for so long; tells how it stands every minute and at the end."""
     torch.manual_seed(recipe.seed)
@@ -251,9 +250,9 @@ def fit(
             rate = recipe.rate * min(1, (done + 1) / 60) * (0.02 + 0.49 * (1 + cos(pi * passed)))
             for group in optimizer.param_groups:
                 group["lr"] = rate
-            with torch.autocast(output.device.type, torch.bfloat16):
+            with torch.autocast(teacher.output.device.type, torch.bfloat16):
                 steps = recipe.steps[int(passed * len(recipe.steps))]
-                by_step = lessons(draft, output, batch, steps)
+                by_step = lessons(draft, teacher, batch, steps)
             torch.stack(
                 [FADE**step * each.loss for step, each in enumerate(by_step)]
             ).sum().backward()
@@ -269,7 +268,7 @@ def fit(
 @torch.no_grad()
 def evaluate(
     draft: Eagle3,
-    output: Tensor,
+    teacher: Teacher,
     shards: Sequence[Shard],
     recipe: Recipe,
     steps: int,
@@ -278,8 +277,8 @@ def evaluate(
     """How often the draft's choice is the target's, by draft step, in the first `most` batches."""
     hits, counts = np.zeros(steps), 0
     for batch in islice(batches(shards, recipe, np.random.default_rng(0)), most):
-        with torch.autocast(output.device.type, torch.bfloat16):
-            by_step = lessons(draft, output, batch, steps, answers=True)
+        with torch.autocast(teacher.output.device.type, torch.bfloat16):
+            by_step = lessons(draft, teacher, batch, steps, answers=True)
         hits += [lesson.hit * by_step[0].tokens for lesson in by_step]
         counts += by_step[0].tokens
     return (hits / max(counts, 1)).tolist()

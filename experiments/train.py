@@ -16,20 +16,22 @@ import numpy as np
 import torch
 import typer
 from numpy.typing import NDArray
-from torch import Tensor
 
 from backend.cli.console import out, say
 from backend.cli.options import Model
+from backend.engines.eagle3.checkpoint import INPUT, OUTPUT, tensor_of
 from backend.engines.eagle3.network import Eagle3
-from backend.engines.heads.head import embeddings
 from backend.errors import DerbyError, check_range
 from backend.models.files import Say
 from experiments.chats import USUAL, Caps
-from experiments.fit import Recipe, evaluate, fit, frequent_tokens, new_draft
+from experiments.fit import Recipe, Teacher, evaluate, fit, frequent_tokens, new_draft, scale_of
 from experiments.shards import SEED, Shard, Target, synthesise, whole
 
 #: The checkpoint below the folder, and its parts.
 DRAFT, CONFIG, WEIGHTS = "draft", "config.json", "model.safetensors"
+
+#: The weight that reads the target's states.
+FUSING = "fc.weight"
 
 REPORT = "report.json"
 
@@ -88,13 +90,13 @@ def make(
         shard.add_features(target.features)
         say(f"features of {number} of {len(shards)} files")
     read = monotonic()
-    draft, output, tokens = started(folder / DRAFT, target, recipe, shards[1:], resume=resume)
-    for progress in fit(draft, output, shards[1:], recipe, seconds):
-        hits = evaluate(draft, output, shards[:1], recipe, JUDGED, FEW)
+    draft, teacher, tokens = started(folder / DRAFT, target, recipe, shards[1:], resume=resume)
+    for progress in fit(draft, teacher, shards[1:], recipe, seconds):
+        hits = evaluate(draft, teacher, shards[:1], recipe, JUDGED, FEW)
         say(f"{progress}; {tokens_per_pass(hits):.2f} tokens per pass on held-out text")
-        write_checkpoint(folder / DRAFT, draft, tokens, target)
+        write_checkpoint(folder / DRAFT, draft, teacher, tokens, target)
     fitted = monotonic()
-    hits = evaluate(draft, output, shards[:1], recipe, JUDGED)
+    hits = evaluate(draft, teacher, shards[:1], recipe, JUDGED)
     weights = (folder / DRAFT / WEIGHTS).read_bytes()
     report = {
         "target": target.files.fingerprint,
@@ -116,7 +118,7 @@ def make(
 
 
 def write_checkpoint(
-    folder: Path, draft: Eagle3, tokens: NDArray[np.int64], target: Target
+    folder: Path, draft: Eagle3, teacher: Teacher, tokens: NDArray[np.int64], target: Target
 ) -> None:
     """Write the draft as EAGLE-3's authors publish theirs: `midlayer`, and of each of the `tokens`
     [V'] that it drafts the distance of its id to the target's.
@@ -126,7 +128,7 @@ def write_checkpoint(
     shape, ids, own = draft.shape, torch.from_numpy(tokens), Path(target.files.folder) / CONFIG
     weights = {
         name.replace("layers.0.", "midlayer."): value.detach().bfloat16().cpu().contiguous()
-        for name, value in draft.state_dict().items()
+        for name, value in (draft.state_dict() | {FUSING: draft.fc.weight / teacher.scale}).items()
     }
     drafted = torch.zeros(target.files.vocab_size, dtype=torch.bool)
     drafted[ids] = True
@@ -185,9 +187,9 @@ def tokens_per_pass(hits: Sequence[float]) -> float:
 
 def started(
     folder: Path, target: Target, recipe: Recipe, shards: Sequence[Shard], *, resume: bool
-) -> tuple[Eagle3, Tensor, NDArray[np.int64]]:
-    """The draft to fit, the target's output projection [V', D] of the tokens that it can draft, and
-    these: new, or those of an earlier run.
+) -> tuple[Eagle3, Teacher, NDArray[np.int64]]:
+    """The draft to fit, whom it learns from, and the tokens [V'] that it can draft: new, or of an
+    earlier run. The first shard shows the states' scale.
     """
     from safetensors.torch import load_file
 
@@ -197,12 +199,18 @@ def started(
         tokens = (offsets + torch.arange(len(offsets))).numpy()
     else:
         tokens = frequent_tokens(shards, recipe.vocabulary, target.files.vocab_size)
-    draft = new_draft(target.files.folder, tokens, recipe)
+    draft = new_draft(target.files.folder, tokens, recipe.seed)
+    scale = scale_of(shards[0], draft.shape.states)
     if stored:
         stored.pop("t2d")
-        draft.load_state_dict({n.replace("midlayer.", "layers.0."): w for n, w in stored.items()})
-    output = torch.from_numpy(embeddings(target.files.folder)[1][tokens])
-    return draft.to(device), output.to(device, torch.bfloat16), tokens
+        weights = {name.replace("midlayer.", "layers.0."): w for name, w in stored.items()}
+        draft.load_state_dict(weights | {FUSING: weights[FUSING] * scale})
+    output = tensor_of(target.files.folder, OUTPUT, INPUT)[torch.from_numpy(tokens)]
+    return (
+        draft.to(device),
+        Teacher(output.to(device, torch.bfloat16), scale.to(device)),
+        tokens,
+    )
 
 
 def _tokens_by_writer(shards: Sequence[Shard]) -> dict[str, int]:

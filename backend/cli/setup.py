@@ -44,7 +44,7 @@ def export_draft(
         raise DerbyError(f"{draft!r:.100} is no EAGLE-3 draft: name the folder of one.")
     name = gguf or (model if model == BUILT_IN else "")
     file = gguf_file(name, say) if name else None
-    for library, place, use in written_draft(checkpoint, target, file, folder, say):
+    for library, place, use in written_draft(checkpoint, target, file, folder):
         out.print(f"{library}: {place}\n    {use}", highlight=False, markup=False, soft_wrap=True)
 
 

@@ -10,17 +10,12 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from backend.engines.eagle3.checkpoint import (
-    Checkpoint,
-    draft_for,
-    eagle3_folder,
-    read_checkpoint,
-)
+from backend.engines.eagle3.checkpoint import Checkpoint, draft_for, is_eagle3, read_checkpoint
 from backend.engines.engine import no_trained_draft
 from backend.engines.openvino.export import CONVERTERS
 from backend.errors import DerbyError
 from backend.libraries.library import TRAINED, require_package
-from backend.models.files import IR, Say, fingerprint_of
+from backend.models.files import IR, Say, fingerprint_of, model_folder, read_object
 from backend.models.prepared import prepared, versions
 from backend.types import ModelSpec
 
@@ -30,19 +25,22 @@ if TYPE_CHECKING:
 #: Raise it whenever the code below writes something else.
 RECIPE = "draft v1"
 
-#: What llama.cpp's file is called, and what its first layer's tensors are.
+#: What llama.cpp's file is called, and its matrices and norms.
 FILE = "draft.gguf"
 TENSORS = {
-    "input_layernorm": "attn_norm",
-    "hidden_norm": "attn_norm_2",
-    "post_attention_layernorm": "ffn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
+    "fc": "fc",
+    "norm": "output_norm",
+    "lm_head": "output",
+    "layers.0.input_layernorm": "blk.0.attn_norm",
+    "layers.0.hidden_norm": "blk.0.attn_norm_2",
+    "layers.0.post_attention_layernorm": "blk.0.ffn_norm",
+    "layers.0.self_attn.q_proj": "blk.0.attn_q",
+    "layers.0.self_attn.k_proj": "blk.0.attn_k",
+    "layers.0.self_attn.v_proj": "blk.0.attn_v",
+    "layers.0.self_attn.o_proj": "blk.0.attn_output",
+    "layers.0.mlp.gate_proj": "blk.0.ffn_gate",
+    "layers.0.mlp.up_proj": "blk.0.ffn_up",
+    "layers.0.mlp.down_proj": "blk.0.ffn_down",
 }
 
 
@@ -57,7 +55,10 @@ def checkpoint_of(draft: str, target: ModelSpec) -> Path | None:
     """The folder of the EAGLE-3 draft that a setting names; None: it names another model. Raises
     DerbyError if there is none.
     """
-    return trained_for(target) if draft == TRAINED else eagle3_folder(draft)
+    if draft == TRAINED:
+        return trained_for(target)
+    folder = model_folder(draft, lambda _: None)
+    return folder if is_eagle3(folder) else None
 
 
 def genai_draft(checkpoint: Path, target: ModelSpec, say: Say) -> Path:
@@ -68,7 +69,7 @@ def genai_draft(checkpoint: Path, target: ModelSpec, say: Say) -> Path:
 
     def build(folder: Path) -> None:
         say(f"Converting the draft {checkpoint.name} to OpenVINO...")
-        write_graph(read_checkpoint(checkpoint, target, say), folder, checkpoint.name)
+        write_graph(checkpoint, target, folder)
 
     return prepared(_name("openvino-genai", checkpoint), key, build, say)
 
@@ -82,7 +83,7 @@ def gguf_draft(checkpoint: Path, target: ModelSpec, gguf: Path, say: Say) -> Pat
 
     def build(folder: Path) -> None:
         say(f"Converting the draft {checkpoint.name} to GGUF...")
-        write_gguf(read_checkpoint(checkpoint, target, say), gguf, folder / FILE, checkpoint.name)
+        write_gguf(checkpoint, target, gguf, folder / FILE)
 
     return prepared(_name("llamacpp", checkpoint), key, build, say) / FILE
 
@@ -92,32 +93,42 @@ def _name(library: str, checkpoint: Path) -> str:
     return f"draft-{library}-{fingerprint_of(checkpoint)[:16]}"
 
 
-def tensors(draft: Checkpoint, name: str) -> dict[str, "Tensor"]:
-    """The draft's tensors by their names in speculators' files, with the map of its vocabulary:
-    each draftable token's distance to its id. Raises DerbyError for one with several layers or
-    another size than its target.
+def layer_config(checkpoint: Path) -> dict[str, Any]:
+    """Its layer's configuration, as Llama's: authors' own form is that, speculators' has it."""
+    config = read_object(checkpoint / "config.json", checkpoint.name)
+    return config.get("transformer_layer_config") or config
+
+
+def read_draft(checkpoint: Path, target: ModelSpec) -> tuple[Checkpoint, dict[str, "Tensor"]]:
+    """A draft, and its tensors by their names in speculators' files, with the map of its
+    vocabulary: each draftable token's distance to its id, and which tokens are. Raises DerbyError
+    for one with several layers or another size than its target.
     """
     import torch
 
+    draft = read_checkpoint(checkpoint, target, lambda _: None)
     network, shape = draft.network, draft.network.shape
     if shape.layers != 1 or shape.hidden * len(draft.layers) != shape.states:
-        raise _unfit(name, "more than one layer, or another size than its target")
+        raise _unfit(checkpoint, "more than one layer, or another size than its target")
     size, ids = shape.vocabulary, draft.vocabulary
     drafted = torch.arange(size) if ids is None else torch.from_numpy(ids)
     drafts = torch.zeros(len(network.embedding), dtype=torch.bool)
     drafts[drafted] = True
-    weights = {key: value.detach() for key, value in network.state_dict().items()}
-    return {**weights, "d2t": drafted - torch.arange(size), "t2d": drafts}
+    return draft, {
+        **network.state_dict(),
+        "d2t": drafted - torch.arange(size),
+        "t2d": drafts,
+    }
 
 
-def _unfit(name: str, part: str) -> DerbyError:
+def _unfit(checkpoint: Path, part: str) -> DerbyError:
     return DerbyError(
-        f"The draft {name} has {part}, for which libraries have no form: race it as draft={name} "
-        "of Speculative."
+        f"The draft {checkpoint.name} has {part}, which this library cannot load: race it in "
+        "Speculative."
     )
 
 
-def write_graph(draft: Checkpoint, folder: Path, name: str) -> None:
+def write_graph(checkpoint: Path, target: ModelSpec, folder: Path) -> None:
     """Write a draft as optimum-intel exports it. openvino-genai puts the target's embedding in
     place of the graph's, which is left empty.
     """
@@ -128,31 +139,21 @@ def write_graph(draft: Checkpoint, folder: Path, name: str) -> None:
     from optimum.intel import OVConfig
     from transformers import LlamaConfig
 
-    weights, shape = tensors(draft, name), draft.network.shape
-    if shape.norm_before_residual:
-        raise _unfit(name, "a residual behind the norm")
-    config = LlamaConfig(
-        architectures=["LlamaForCausalLMEagle3"],
-        vocab_size=len(weights["t2d"]),
-        draft_vocab_size=shape.vocabulary,
-        hidden_size=shape.hidden,
-        intermediate_size=shape.intermediate,
-        num_hidden_layers=1,
-        num_attention_heads=shape.heads,
-        num_key_value_heads=shape.kv_heads,
-        head_dim=shape.head_dim,
-        rms_norm_eps=shape.eps,
-        rope_parameters={"rope_type": "default", "rope_theta": shape.theta},
-    )
-    model: Any = LlamaEagle3ForCausalLM(config).eval()
+    draft, weights = read_draft(checkpoint, target)
+    if draft.network.shape.norm_before_residual:
+        raise _unfit(checkpoint, "a residual behind the norm")
+    config = LlamaConfig(**layer_config(checkpoint))
+    config.architectures, config.draft_vocab_size = ["LlamaForCausalLMEagle3"], len(weights["d2t"])
+    config.vocab_size = len(weights["t2d"])
+    model: Any = LlamaEagle3ForCausalLM(config).float().eval()
     model.model.embed_tokens.weight.data.zero_()
-    named = {key.replace("layers.0.", "midlayer."): value for key, value in weights.items()}
+    named = {name.replace("layers.0.", "midlayer."): weight for name, weight in weights.items()}
     model.model.load_state_dict(named, strict=False)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the tracer's, about code that is not ours
         export(
             model,
-            LlamaOpenVINOConfig(config, task="text-generation-with-past", use_past=True),
+            LlamaOpenVINOConfig(config, "text-generation", use_past=True, use_past_in_inputs=True),
             folder / IR[0],
             ov_config=OVConfig(dtype="fp32"),
             library_name="transformers",
@@ -160,12 +161,15 @@ def write_graph(draft: Checkpoint, folder: Path, name: str) -> None:
     config.to_json_file(folder / "config.json")
 
 
-def write_gguf(draft: Checkpoint, target: Path, file: Path, name: str) -> None:
+def write_gguf(checkpoint: Path, target: ModelSpec, gguf_file: Path, file: Path) -> None:
     """Write a draft for llama.cpp, with the tokenizer of the target's file."""
     import gguf
     import numpy as np
 
-    weights, shape = tensors(draft, name), draft.network.shape
+    draft, weights = read_draft(checkpoint, target)
+    shape = draft.network.shape
+    if len(draft.layers) != 3:
+        raise _unfit(checkpoint, f"{len(draft.layers)} layers of the target to read")
     writer = gguf.GGUFWriter(file, "eagle3")
     writer.add_block_count(1)
     writer.add_context_length(1 << 17)
@@ -182,22 +186,24 @@ def write_gguf(draft: Checkpoint, target: Path, file: Path, name: str) -> None:
     writer.add_array("eagle3.target_layers", list(draft.layers))
     writer.add_uint32("eagle3.target_hidden_size", shape.states // len(draft.layers))
     writer.add_bool("eagle3.norm_before_residual", shape.norm_before_residual)
-    for field in gguf.GGUFReader(target).fields.values():
+    for field in gguf.GGUFReader(gguf_file).fields.values():
         if field.name.startswith("tokenizer."):
             if field.types[0] == gguf.GGUFValueType.ARRAY:
                 writer.add_array(field.name, field.contents())
             else:
                 writer.add_key_value(field.name, field.contents(), field.types[0])
-    matrices = {"fc": "fc", "norm": "output_norm", "lm_head": "output"}
-    matrices |= {f"layers.0.{ours}": f"blk.0.{theirs}" for ours, theirs in TENSORS.items()}
-    heads = {"attn_q": shape.heads, "attn_k": shape.kv_heads}
-    for ours, theirs in matrices.items():
+    heads = {"blk.0.attn_q": shape.heads, "blk.0.attn_k": shape.kv_heads}
+    for ours, theirs in TENSORS.items():
         weight = weights[f"{ours}.weight"].float().numpy()
-        if count := heads.get(theirs.removeprefix("blk.0.")):
+        if count := heads.get(theirs):
             # Rows that a position turns against one another are neighbours there, as in builtin.py.
             halves = weight.reshape(count, 2, shape.head_dim // 2, -1)
             weight = halves.swapaxes(1, 2).reshape(weight.shape)
         writer.add_tensor(f"{theirs}.weight", np.ascontiguousarray(weight))
+    usual = shape.theta ** (-np.arange(shape.head_dim // 2) / (shape.head_dim // 2))
+    scaled = (usual / np.array(shape.turns)).astype(np.float32)
+    if not np.allclose(scaled, 1, atol=1e-4):
+        writer.add_tensor("rope_freqs.weight", scaled)
     ids = weights["d2t"].numpy() + np.arange(shape.vocabulary)
     writer.add_tensor("d2t", ids.astype(np.int64))
     writer.write_header_to_file()

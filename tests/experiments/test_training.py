@@ -43,7 +43,7 @@ from experiments.shards import (
     shards_in,
     synthesise,
 )
-from experiments.train import DRAFT, REPORT, WEIGHTS, make, recipe_for, started
+from experiments.train import DRAFT, REPORT, WEIGHTS, make, started
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -74,8 +74,7 @@ def data(tiny: Target, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def a_draft(tiny: Target) -> Eagle3:
     """One in which nothing is zero."""
-    torch.manual_seed(4)
-    draft = new_draft(tiny.files.folder, np.arange(200), RECIPE)
+    draft = new_draft(tiny.files.folder, np.arange(200), 4)
     torch.nn.init.normal_(draft.fc.weight, std=0.2)
     return draft.eval()
 
@@ -259,10 +258,10 @@ def test_fitting_makes_a_draft_right_more_often(
     ticks = count()  # so many batches on any machine: a second passes whenever the time is asked
     monkeypatch.setattr(fitting, "monotonic", lambda: next(ticks))
     shards = shards_in(data)
-    draft, output, _ = started(data / "none", tiny, RECIPE, shards, resume=False)
-    before = evaluate(draft, output, shards, RECIPE, 2)
-    list(fitting.fit(draft, output, shards, RECIPE, 600))
-    after = evaluate(draft, output, shards, RECIPE, 2)
+    draft, teacher, _ = started(data / "none", tiny, RECIPE, shards, resume=False)
+    before = evaluate(draft, teacher, shards, RECIPE, 2)
+    list(fitting.fit(draft, teacher, shards, RECIPE, 600))
+    after = evaluate(draft, teacher, shards, RECIPE, 2)
     assert after[0] > before[0] + 0.2
     assert after[1] > before[1] + 0.1
 
@@ -285,8 +284,8 @@ def test_training_keeps_what_is_there_and_reports_the_held_out_shard(
     sizes = report["held out"]
     assert sum(sizes.values()) == sum(len(text.tokens) for text in shards_in(folder)[0].texts())
     assert report["draft"]["bytes"] == (folder / DRAFT / WEIGHTS).stat().st_size
-    draft, output, _ = started(folder / DRAFT, tiny, RECIPE, [], resume=True)
-    hits = evaluate(draft, output, shards_in(folder)[:1], RECIPE, 4)
+    draft, teacher, _ = started(folder / DRAFT, tiny, RECIPE, shards_in(folder), resume=True)
+    hits = evaluate(draft, teacher, shards_in(folder)[:1], RECIPE, 4)
     assert report["right at each draft step"] == pytest.approx(hits, abs=0.05), "it is bf16"
     resumed = make(folder, wanted, 1e-9, tiny, RECIPE, resume=True, caps=CAPS)
     assert resumed["right at each draft step"] == pytest.approx(hits, abs=0.1)
@@ -297,4 +296,3 @@ def test_training_keeps_what_is_there_and_reports_the_held_out_shard(
 def test_a_run_that_cannot_train_says_why(tiny: Target, tmp_path: Path) -> None:
     with pytest.raises(DerbyError, match="held out"):
         make(tmp_path / "a", 1, 1, tiny, RECIPE, caps=CAPS)
-    assert recipe_for(tiny).source == -1

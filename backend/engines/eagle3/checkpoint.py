@@ -102,11 +102,11 @@ def read_checkpoint(folder: Path, target: ModelSpec, say: Say) -> Checkpoint:
     if vocabulary is not None and vocabulary.max() >= files.vocab_size:
         raise unfit(f"it drafts token {vocabulary.max()} of {files.vocab_size}")
     embedding = weights.pop(INPUT, None)
-    embedding = _targets(files.folder, target, INPUT) if embedding is None else embedding
+    embedding = tensor_of(files.folder, INPUT) if embedding is None else embedding
     if len(embedding) < files.vocab_size:
         raise unfit(f"it knows {len(embedding)} tokens of {files.vocab_size}")
     if OUTPUT not in weights:
-        output = _targets(files.folder, target, OUTPUT, INPUT)
+        output = tensor_of(files.folder, OUTPUT, INPUT)
         weights[OUTPUT] = output if vocabulary is None else output[torch.from_numpy(vocabulary)]
     shape = _shape(config, folder, states, len(weights[OUTPUT]))
     with torch.device("meta"):
@@ -146,7 +146,7 @@ def _shape(config: dict[str, Any], folder: Path, states: int, vocabulary: int) -
     from backend.engines.eagle3.network import Eagle3Shape
 
     try:
-        layer = LlamaConfig(**(config.get("transformer_layer_config") or config))
+        layer: Any = LlamaConfig(**(config.get("transformer_layer_config") or config))
         rope: Any = layer.rope_parameters
         rotary: Any = LlamaRotaryEmbedding(layer)
     except Exception as error:  # whatever its makers wrote
@@ -197,12 +197,12 @@ def _draft_weights(folder: Path) -> dict[str, "Tensor"]:
     }
 
 
-def _targets(folder: Path, target: ModelSpec, *names: str) -> "Tensor":
-    """A target's tensor that ends in the first of these names that there is. Raises DerbyError."""
-    for name in names:
-        for _, tensor in _tensors(folder, name):
+def tensor_of(folder: Path, *endings: str) -> "Tensor":
+    """A target's tensor whose name ends in the first of these that there is. Raises DerbyError."""
+    for ending in endings:
+        for _, tensor in _tensors(folder, ending):
             return tensor
-    raise no_trained_draft(target.name)
+    raise no_trained_draft(folder.name)
 
 
 def _tensors(folder: Path, ending: str = "") -> Iterable[tuple[str, "Tensor"]]:
