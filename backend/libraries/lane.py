@@ -9,7 +9,7 @@ from queue import Empty, SimpleQueue
 from time import perf_counter
 
 from backend.decoding.clock import Clock, rounded
-from backend.events import Decided, Event, Finished, Reason, Served, Started, Step
+from backend.events import Event, Finished, Reason, Served, Started, Step
 from backend.libraries.library import Emit, LibraryModel, Part, Serving, Settings, StoppedError
 from backend.text import TextStream, positions_for, prompt_tokens
 from backend.types import Origin, Request
@@ -63,7 +63,7 @@ def library_events(
                 if stream is not None and room == 0:  # who gives text alone says when it ends
                     reason = reason or limit
                 reason = reason or part.finish
-                yield from _written(column, part, tokens, text, count, seconds)
+                yield _step(column, part, tokens, text, count, seconds)
             else:
                 yield None
             if reason is None and stopped():
@@ -91,9 +91,9 @@ def _read(
     return tokens, text, None
 
 
-def _written(
+def _step(
     column: int, part: Part, tokens: list[int], text: str, count: int, seconds: float
-) -> Iterator[Event]:
+) -> Step:
     """What the race writes of a part: `count` tokens of it."""
     accepted = min(part.accepted, count)
     origins: list[Origin] = ["drafted" if i < accepted else "sampled" for i in range(count)]
@@ -101,9 +101,7 @@ def _written(
         origins[-1] = "bonus"
     spans: list[list[str]] = [[origins[-1] if origins else "sampled", text]] if text else []
     total = {"total": rounded(seconds)}
-    yield Step(column, tokens, origins, [], spans, 0, part.drafted, accepted, total)
-    if part.note:
-        yield Decided(column, {}, "", [part.note])
+    return Step(column, tokens, origins, [], spans, 0, part.drafted, accepted, total)
 
 
 #: What was written, and the seconds that it took; None: nothing has come.

@@ -29,7 +29,7 @@ class Part:
     part before, or since the request, by the library's own clock; None: it has none.
 
     Of a draft's tokens `drafted` were offered in the round (0: not known) and `accepted` passed.
-    `finish`: why the answer ended, if the library says. `note`: what to say of the column.
+    `finish`: why the answer ended, if the library says.
     """
 
     tokens: tuple[int, ...] = ()
@@ -39,7 +39,6 @@ class Part:
     drafted: int = 0
     accepted: int = 0
     finish: Reason | None = None
-    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -237,8 +237,7 @@ class TransformersModel:
         )
         text, written = getattr(output, "sequences", output)[0].tolist(), streamer.written
         if rest := text[len(prompt) + written :]:
-            note = "" if written else "its code streams nothing: the text came at the end"
-            emit(Part(tuple(rest), note=note))
+            emit(Part(tuple(rest)))
 
     def _head(self, settings: Settings) -> str:
         """The EAGLE-3 checkpoint that our own code drafts with. Raises DerbyError for none."""

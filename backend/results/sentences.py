@@ -188,6 +188,8 @@ def _cause(board: Scoreboard, row: Row) -> str:
     if row.baseline:
         return ""
     alone = [_alone(board, row)] if board.columns[row.column].strategy.alone else []
+    if score.at_once:
+        return "; ".join(["its whole text came at its end", *alone])
     if row.verdict == "same work":
         declined = [*decision.declined, *([decision.why] if decision.plain else [])]
         return "; ".join(
@@ -197,7 +199,7 @@ def _cause(board: Scoreboard, row: Row) -> str:
         rows, steps = counted(row.until.rows, "token"), counted(row.until.steps, "pass")
         return f"it computed {rows} in {steps}"
     if not row.pass_cost:
-        return "; ".join([*decision.declined, *alone])
+        return "; ".join(alone)
     wrote = f"{factor(row.speedup.value * row.pass_cost)} the tokens per pass"
     long = f"{factor(row.pass_cost)} the time"
     parts = [f"{wrote} \N{DIVISION SIGN} {long} = {factor(row.speedup.value)}"]
