@@ -59,7 +59,7 @@ def path_to(proposal: Proposal, node: int) -> list[int]:
 
 
 def root_mask(constraint: GrammarConstraint) -> np.ndarray:
-    return constraint.masks_along(Proposal()).allowed[0]
+    return constraint.masks_along(Proposal())[0]
 
 
 @st.composite
@@ -99,7 +99,7 @@ def test_cut_and_masks_equal_brute_force_on_random_trees(prefix: str, proposal: 
         assert path_to(cut, new) == path_to(proposal, old)
         assert all(p < i for i, p in enumerate(cut.parents))
 
-    masks = constraint.masks_along(cut).allowed
+    masks = constraint.masks_along(cut)
     for row in range(1 + cut.drafted):
         path = [*spelled(prefix), *path_to(cut, row - 1)]
         if row and path[-1] in WIDE.eos_ids:
@@ -168,7 +168,7 @@ def test_built_in_masks_allow_only_tokens_that_spell_a_prefix(
     constraint = compile_grammar(source, built_in)
     draft = Proposal.chain(tokens)
     assert constraint.cut(draft) is draft
-    masks = constraint.masks_along(draft).allowed
+    masks = constraint.masks_along(draft)
     assert masks.shape == (1 + len(tokens), built_in.vocab_size)
     assert all(masks[i, token] for i, token in enumerate(tokens))
     assert masks[-1, list(built_in.eos_ids)].all()

@@ -26,11 +26,11 @@ REGEX = GrammarSource("regex", "a+b?", "test")
 @pytest.mark.parametrize("known", [True, False])
 def test_a_grammar_binds_a_tokenizer_of_a_known_class_or_not(tmp_path: Path, known: bool) -> None:
     constraint = compile_grammar(REGEX, small_tokenizer(tmp_path, known=known))
-    assert constraint.masks_along(Proposal()).allowed.nonzero()[1].tolist() == [1, 4]
+    assert constraint.masks_along(Proposal()).nonzero()[1].tolist() == [1, 4]
     constraint.advance([1])
-    assert constraint.masks_along(Proposal()).allowed.nonzero()[1].tolist() == [0, 1, 2, 4]
+    assert constraint.masks_along(Proposal()).nonzero()[1].tolist() == [0, 1, 2, 4]
     # Rows behind a drafted token after which nothing can follow must have something to sample.
-    assert constraint.masks_along(Proposal.chain([2])).allowed.any(axis=1).all()
+    assert constraint.masks_along(Proposal.chain([2])).any(axis=1).all()
     constraint.advance([2])
     assert constraint.finished()
 
@@ -72,7 +72,7 @@ def test_an_added_token_is_its_text_unless_it_is_special(tmp_path: Path, special
 
     call = '\n{"name": "set_timer", "arguments": {"minutes": 1, "label": null}}\n'
     constraint = compile_grammar(shipped()["tool_call"], tokenizer)
-    assert constraint.masks_along(Proposal()).allowed[0, ids].tolist() == [
+    assert constraint.masks_along(Proposal())[0, ids].tolist() == [
         not special, False, not special, True,
     ]  # fmt: skip
     if special:
@@ -97,7 +97,7 @@ def test_an_added_token_is_its_text_unless_it_is_special(tmp_path: Path, special
     behind = compile_grammar(REGEX, tokenizer, "</think>")
     behind.advance(tokenizer.encode("na\u00efve a</think>", chat=False))
     letter = tokenizer.encode("a", chat=False)
-    assert behind.masks_along(Proposal()).allowed.nonzero()[1].tolist() == letter
+    assert behind.masks_along(Proposal()).nonzero()[1].tolist() == letter
     behind.advance(letter)
     assert behind.answer() == "a"
 
