@@ -16,8 +16,6 @@ import chat_model
 import numpy as np
 import pytest
 import torch
-from backend.engines.heads.head import read_head
-from backend.engines.heads.torch import TorchHead
 from chat_model import END, PAD, START, VOCABULARY
 from numpy.typing import NDArray
 from torch import Tensor
