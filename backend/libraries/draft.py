@@ -10,12 +10,18 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from backend.engines.eagle3.checkpoint import Checkpoint, draft_for, is_eagle3, read_checkpoint
+from backend.engines.eagle3.checkpoint import (
+    CONFIG,
+    Checkpoint,
+    draft_for,
+    eagle3_folder,
+    read_checkpoint,
+    unsupported,
+)
 from backend.engines.engine import no_trained_draft
 from backend.engines.openvino.export import CONVERTERS
-from backend.errors import DerbyError
 from backend.libraries.library import TRAINED, require_package
-from backend.models.files import IR, Say, fingerprint_of, model_folder, read_object
+from backend.models.files import IR, Say, fingerprint_of, read_object
 from backend.models.prepared import prepared, versions
 from backend.types import ModelSpec
 
@@ -53,12 +59,9 @@ def trained_for(target: ModelSpec) -> Path:
 
 def checkpoint_of(draft: str, target: ModelSpec) -> Path | None:
     """The folder of the EAGLE-3 draft that a setting names; None: it names another model. Raises
-    DerbyError if there is none.
+    DerbyError if none was trained.
     """
-    if draft == TRAINED:
-        return trained_for(target)
-    folder = model_folder(draft, lambda _: None)
-    return folder if is_eagle3(folder) else None
+    return trained_for(target) if draft == TRAINED else eagle3_folder(draft)
 
 
 def genai_draft(checkpoint: Path, target: ModelSpec, say: Say) -> Path:
@@ -95,7 +98,7 @@ def _name(library: str, checkpoint: Path) -> str:
 
 def layer_config(checkpoint: Path) -> dict[str, Any]:
     """Its layer's configuration, as Llama's: authors' own form is that, speculators' has it."""
-    config = read_object(checkpoint / "config.json", checkpoint.name)
+    config = read_object(checkpoint / CONFIG, checkpoint.name)
     return config.get("transformer_layer_config") or config
 
 
@@ -109,7 +112,7 @@ def read_draft(checkpoint: Path, target: ModelSpec) -> tuple[Checkpoint, dict[st
     draft = read_checkpoint(checkpoint, target, lambda _: None)
     network, shape = draft.network, draft.network.shape
     if shape.layers != 1 or shape.hidden * len(draft.layers) != shape.states:
-        raise _unfit(checkpoint, "more than one layer, or another size than its target")
+        raise unsupported(checkpoint, "more than one layer, or another size than its target")
     size, ids = shape.vocabulary, draft.vocabulary
     drafted = torch.arange(size) if ids is None else torch.from_numpy(ids)
     drafts = torch.zeros(len(network.embedding), dtype=torch.bool)
@@ -119,13 +122,6 @@ def read_draft(checkpoint: Path, target: ModelSpec) -> tuple[Checkpoint, dict[st
         "d2t": drafted - torch.arange(size),
         "t2d": drafts,
     }
-
-
-def _unfit(checkpoint: Path, part: str) -> DerbyError:
-    return DerbyError(
-        f"The draft {checkpoint.name} has {part}, which this library cannot load: race it in "
-        "Speculative."
-    )
 
 
 def write_graph(checkpoint: Path, target: ModelSpec, folder: Path) -> None:
@@ -141,7 +137,7 @@ def write_graph(checkpoint: Path, target: ModelSpec, folder: Path) -> None:
 
     draft, weights = read_draft(checkpoint, target)
     if draft.network.shape.norm_before_residual:
-        raise _unfit(checkpoint, "a residual behind the norm")
+        raise unsupported(checkpoint, "a residual behind the norm")
     config = LlamaConfig(**layer_config(checkpoint))
     config.architectures, config.draft_vocab_size = ["LlamaForCausalLMEagle3"], len(weights["d2t"])
     config.vocab_size = len(weights["t2d"])
@@ -158,7 +154,7 @@ def write_graph(checkpoint: Path, target: ModelSpec, folder: Path) -> None:
             ov_config=OVConfig(dtype="fp32"),
             library_name="transformers",
         )
-    config.to_json_file(folder / "config.json")
+    config.to_json_file(folder / CONFIG)
 
 
 def write_gguf(checkpoint: Path, target: ModelSpec, gguf_file: Path, file: Path) -> None:
@@ -169,7 +165,7 @@ def write_gguf(checkpoint: Path, target: ModelSpec, gguf_file: Path, file: Path)
     draft, weights = read_draft(checkpoint, target)
     shape = draft.network.shape
     if len(draft.layers) != 3:
-        raise _unfit(checkpoint, f"{len(draft.layers)} layers of the target to read")
+        raise unsupported(checkpoint, f"{len(draft.layers)} layers of the target to read")
     writer = gguf.GGUFWriter(file, "eagle3")
     writer.add_block_count(1)
     writer.add_context_length(1 << 17)
