@@ -4,25 +4,22 @@ import logging
 import os
 import signal
 import time
-from importlib import import_module
 from pathlib import Path
 from runpy import run_module
 from socket import SO_REUSEADDR, SOCK_STREAM, SOL_SOCKET, getaddrinfo, socket
 
 import typer
 
-from backend.cli.console import complain, warn
+from backend.cli.console import complain
 from backend.engines.registry import offered_engines
-from backend.engines.registry import plugin_problems as engine_problems
 from backend.errors import DerbyError
 from backend.libraries.server import VARIABLE as SERVERS
 from backend.libraries.server import named_servers
 from backend.limits import Limits, limits_of
-from backend.machine import LOOPBACK, zero_gpu
+from backend.machine import LOOPBACK
 from backend.models.files import BUILT_IN, HUB_ID, hub_folder
 from backend.offer import offer_of, titled
-from backend.racing.hosts import Host, ProcessHost, ZeroGpuHost
-from backend.strategies.registry import plugin_problems as strategy_problems
+from backend.racing.hosts import ProcessHost
 from backend.types import ModelSpec
 
 
@@ -66,8 +63,11 @@ def _serve(
     limits: Limits, model: list[str], *, host: str, port: int, root: str, share: bool, fake: bool
 ) -> None:
     """Serve until interrupted. Raises DerbyError for what the operator can change."""
-    for problem in (*engine_problems(), *strategy_problems()):
-        warn(problem)
+    if os.environ.get("SPACES_ZERO_GPU", "").lower() in ("1", "t", "true"):
+        raise DerbyError(
+            "A ZeroGPU Space lends its GPU call by call, and races run in a process that stays: "
+            "choose a CPU, or a GPU of its own, as the Space's hardware."
+        )
     engines, warm = offered_engines(demo=fake), ()
     titles = titled(model, engines)
     port = _free(host, port)
@@ -75,11 +75,7 @@ def _serve(
         for name in filter(HUB_ID.fullmatch, titles.values()):
             hub_folder(name, print)
         warm = (ModelSpec(),)
-    races: Host
-    if zero_gpu():  # in this thread, before anything imports torch or gradio
-        races = ZeroGpuHost(import_module("spaces").GPU, limits, titles)
-    else:
-        races = ProcessHost(warm, limits, titles)
+    races = ProcessHost(warm, limits, titles)
     try:
         # gradio, while the worker prepares and loads the model
         from page.launch import serve

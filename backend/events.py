@@ -22,7 +22,6 @@ Reason = Literal[
     "photo finish",
     "context full",
     "end of program",
-    "end of GPU time",
     "stopped",
 ]
 
@@ -35,7 +34,6 @@ Seconds = Annotated[float, Field(ge=0, le=1e9)]
 Measured = Annotated[float, Field(ge=1e-9, le=1e9)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Name = Annotated[str, Field(max_length=200)]
-Slope = Annotated[list[Number], Field(min_length=2, max_length=2)]
 
 # A pair is a list, as JSON has it, and is read as a tuple, whose places have types of their own.
 if TYPE_CHECKING:
@@ -53,9 +51,6 @@ else:
     Proposer = Annotated[tuple[Name, Count], AfterValidator(list)]
     Probable = Annotated[tuple[str, Share], AfterValidator(list)]
     Scalar = str | bool | Count | Number | None
-
-#: Reasons from outside: the column had more to write.
-CUT_SHORT = ("stopped", "end of GPU time")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,17 +108,14 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class CostsKnown:
-    """What the column's passes are known to cost, in seconds: over each of `widths` rows, on top
-    when the width changes, and for a call of the draft (0: it has none). `context_slope`: see
-    PassCosts.
+    """What the column's passes are known to cost, in seconds: over each of `widths` rows, and for a
+    call of the draft (0: it has none).
     """
 
     column: Index
     widths: Annotated[list[Rows], Field(min_length=1)]
     passes: Annotated[list[Measured], Field(min_length=1)]
-    width_change: Number
     draft: Seconds
-    context_slope: Slope = field(default_factory=lambda: [0.0, 0.0])
     kind: Literal["CostsKnown"] = field(default="CostsKnown", kw_only=True)
 
     def __post_init__(self) -> None:
@@ -197,7 +189,6 @@ class Step:
     drafted: Count  # tokens that a draft offered, without those that a grammar forces
     accepted: Count
     seconds: dict[Name, Seconds]  # total, draft, mask, forward, rest
-    masks: list[Seconds] = field(default_factory=list)  # of each, mostly beside the pass
     calls: Count = 0  # passes of the draft
     kind: Literal["Step"] = field(default="Step", kw_only=True)
 
@@ -223,7 +214,7 @@ class Proposed:
     path: list[Count]  # indices of the tokens that were committed
     chosen: str  # by the target behind them; "": the text had ended
     cut: Count = 0  # last ones of the tokens, which a grammar ruled out before the pass
-    window: list[list[str]] = field(default_factory=list)  # lookahead's scratch, by level
+    scratch: Count = 0  # rows beside them that were never verified, such as lookahead's window
     # How many tokens the constraint allowed behind the text and each verified token; []: all.
     allowed: list[Count] = field(default_factory=list)
     # Of each committed token the most probable ones in its place, and itself; []: not wanted.

@@ -144,7 +144,7 @@ def read_race(values: Mapping[str, Any] | Form, offer: Offer) -> Race:
 
 
 def _target(form: Form, offer: Offer) -> ModelSpec:
-    engine = form.engine or offer.runtimes[0].engine
+    engine = form.engine or offer.engines[0].name
     offer.require_place(engine, form.precision, form.device)
     name = offer.require_model(form.model or offer.models[0])
     spec = ModelSpec(

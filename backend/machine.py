@@ -10,12 +10,6 @@ LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 _GROUPS = Path("/sys/fs/cgroup")
 _OWN_GROUP = Path("/proc/self/cgroup")
 _CPU = Path("/proc/cpuinfo")
-_STARTED = os.getpid()
-
-
-def zero_gpu() -> bool:
-    """Whether this is a Space that is lent a GPU call by call, as its platform says."""
-    return os.environ.get("SPACES_ZERO_GPU", "").lower() in ("1", "t", "true")
 
 
 def quota(groups: Path = _GROUPS, own: Path = _OWN_GROUP) -> float:
@@ -42,15 +36,9 @@ def cores() -> float:
 
 
 def threads() -> int:
-    """How many threads compute as fast as this process may: one a physical core, 1 at least.
-
-    1 in a process that was forked from one with this program: it has its parent's record of
-    OpenMP's threads but none of them, and may wait for them for ever.
-    """
+    """How many threads compute as fast as this process may: one a physical core, 1 at least."""
     import psutil
 
-    if os.getpid() != _STARTED:
-        return 1
     allowed = max(1, int(cores()))
     return min(psutil.cpu_count(logical=False) or allowed, allowed)
 

@@ -21,20 +21,12 @@ from backend.types import ModelSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Runtime:
-    """An engine with the precisions and devices to choose from; the first ones are the defaults."""
-
-    engine: str
-    title: str
-    precisions: tuple[str, ...]
-    devices: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Offer:
-    """`models` are titles, the first of which is the default. `servers` are names of servers."""
+    """The first ones of engines, their precisions and their devices are the defaults. `models` are
+    titles, the first of which is the default, `servers` names of servers.
+    """
 
-    runtimes: tuple[Runtime, ...]
+    engines: tuple[EngineDeclaration, ...]
     models: tuple[str, ...]
     limits: Limits = PRIVATE
     servers: tuple[str, ...] = ()
@@ -53,14 +45,14 @@ class Offer:
     def around(self, library: Library | None) -> "Offer":
         """What a library's columns may choose from: where it runs, whatever engines are offered."""
         declared = library.declaration if library else None
-        return replace(self, runtimes=(_runtime(declared),)) if declared else self
+        return replace(self, engines=(declared,)) if declared else self
 
     def options(self, what: str, engine: str = "") -> tuple[str, ...]:
         """The engines, or the "precision" or "device" of an engine; "": of any."""
         if what == "engine":
-            return tuple(runtime.engine for runtime in self.runtimes)
-        runtimes = [runtime for runtime in self.runtimes if engine in ("", runtime.engine)]
-        names = (r.precisions if what == "precision" else r.devices for r in runtimes)
+            return tuple(each.name for each in self.engines)
+        chosen = [each for each in self.engines if engine in ("", each.name)]
+        names = (each.precisions if what == "precision" else each.devices() for each in chosen)
         return tuple(dict.fromkeys(chain.from_iterable(names)))
 
     def require_model(self, name: str) -> str:
@@ -95,10 +87,6 @@ class Offer:
                 raise unknown("server", value, [*self.servers, "another column"])
 
 
-def _runtime(engine: EngineDeclaration) -> Runtime:
-    return Runtime(engine.name, engine.title, engine.precisions, engine.devices())
-
-
 def offer_of(
     names: Sequence[str],
     models: Iterable[str] = (BUILT_IN,),
@@ -108,12 +96,12 @@ def offer_of(
     """What these engines offer on this machine: models by their titles, and those that the engines
     bring themselves. Raises DerbyError for an unknown engine.
     """
-    engines = [engine_named(name) for name in names]
+    engines = tuple(map(engine_named, names))
     titles = tuple(models)
     # The default model must be one that the default engine knows.
     ordered = dict.fromkeys(name for engine in engines for name in engine.models or titles)
     every = tuple(ordered | dict.fromkeys(titles))
-    return Offer(tuple(map(_runtime, engines)), every, limits, tuple(servers))
+    return Offer(engines, every, limits, tuple(servers))
 
 
 def titled(models: Sequence[str], engines: Sequence[str]) -> Mapping[str, str]:

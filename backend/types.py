@@ -161,12 +161,6 @@ class ModelSpec:
     precision: str = "fp32"
     device: str = "CPU"
 
-    @property
-    def parts(self) -> dict[str, str]:
-        """What tells it from others, by name."""
-        named = {"name": self.name, "engine": self.engine, "precision": self.precision}
-        return named | {"device": self.device}
-
     def __str__(self) -> str:
         return f"{self.name} on {self.engine} {self.precision} ({self.device})"
 
@@ -201,9 +195,7 @@ class Proposal:
     forced: int = 0  # first tokens, a chain: a constraint's only legal continuation
     calls: int = 0  # passes of a draft model that it took
     draws: Mapping[tuple[int, ...], Draw] = field(default_factory=dict, compare=False)  # by path
-    # For display alone: who proposed each drafted token, and scratch tokens of each level.
-    by: tuple[str, ...] = field(default=(), compare=False)
-    levels: tuple[int, ...] = field(default=(), compare=False)
+    by: tuple[str, ...] = field(default=(), compare=False)  # who proposed each drafted token
 
     @property
     def drafted(self) -> int:

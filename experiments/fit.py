@@ -37,7 +37,7 @@ class Recipe:
 
     vocabulary: int = 12288
     batch: int = 1400
-    rate: float = 2e-3
+    rate: float = 1e-3
     steps: tuple[int, ...] = (1, 1, 2, 2, 3, 3)
     seed: int = 1
 
@@ -82,15 +82,25 @@ def shape_of(config: dict[str, Any], vocabulary: int) -> Eagle3Shape:
     )
 
 
-def new_draft(folder: Path, tokens: NDArray[np.int64], seed: int) -> Eagle3:
-    """A draft that begins with the target's output projection of the tokens [V'] that can be
-    drafted, and for the rest from nothing.
+def new_draft(folder: Path, tokens: NDArray[np.int64], scale: Tensor, seed: int) -> Eagle3:
+    """A draft cut out of the target in `folder`: its last layer, behind the last of the states that
+    a draft reads, and its output projection of the tokens [V'] that can be drafted. `scale` [3 D]:
+    see Teacher.
     """
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     table, output = embeddings(folder)
     torch.manual_seed(seed)
     draft = Eagle3(shape_of(config, len(tokens)), torch.from_numpy(table))
+    theirs, size = f"model.layers.{config['num_hidden_layers'] - 1}.", draft.shape.hidden
     with torch.no_grad():
+        for name, parameter in draft.layer(0).named_parameters():
+            if name == "input_layernorm.weight":  # which reads the token's embedding
+                weight = tensor(folder, f"model.layers.0.{name}")
+            else:
+                weight = tensor(folder, theirs + name.replace("hidden_norm", "input_layernorm"))
+            # A matrix that reads two vectors keeps its random half for the embedding.
+            parameter[..., -weight.shape[-1] :] = torch.from_numpy(weight)
+        draft.fc.weight[:, -size:] += scale[-size:].diag()
         draft.norm.weight.copy_(torch.from_numpy(tensor(folder, "model.norm.weight")))
         draft.lm_head.weight.copy_(torch.from_numpy(output[tokens]))
     return draft

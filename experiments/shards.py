@@ -233,6 +233,11 @@ class Target:
         count = self._model.config.num_hidden_layers
         return 3, count // 2 + 1, count - 2
 
+    @property
+    def width(self) -> int:
+        """D, of a state."""
+        return self._model.config.hidden_size
+
     def features(self, texts: Sequence[NDArray[np.int64]]) -> list[HiddenStates]:
         """States [n, 4 D] of each text [n], see Text. Reads texts of similar length together,
         padded behind, which changes nothing: no token attends to later ones.

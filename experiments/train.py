@@ -199,8 +199,8 @@ def started(
         tokens = (offsets + torch.arange(len(offsets))).numpy()
     else:
         tokens = frequent_tokens(shards, recipe.vocabulary, target.files.vocab_size)
-    draft = new_draft(target.files.folder, tokens, recipe.seed)
-    scale = scale_of(shards[0], draft.shape.states)
+    scale = scale_of(shards[0], 3 * target.width)
+    draft = new_draft(target.files.folder, tokens, scale, recipe.seed)
     if stored:
         stored.pop("t2d")
         weights = {name.replace("midlayer.", "layers.0."): w for name, w in stored.items()}

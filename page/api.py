@@ -108,26 +108,17 @@ def _declare(race: Callable[..., Any]) -> None:
     """Give the function the form's fields as its parameters, with their texts: gradio and agents
     read its signature and its docstring. The prompt alone has no default.
     """
-    fields = Form.model_fields
-    race.__doc__ = "\n".join(
-        [
-            "Race decoding strategies on a prompt and compare their speed and their texts.",
-            "",
-            "Args:",
-            *(f"    {name}: {field.description or field.title}." for name, field in fields.items()),
-        ]
+    texts = (
+        f"    {name}: {field.description or field.title}."
+        for name, field in Form.model_fields.items()
     )
-    race.__annotations__ |= {name: field.annotation for name, field in fields.items()}
-    parameters = [
-        Parameter(
-            name,
-            Parameter.POSITIONAL_OR_KEYWORD,
-            default=Parameter.empty if name == "prompt" else field.default,
-        )
-        for name, field in fields.items()
-    ]
+    summary = "Race decoding strategies on a prompt and compare their speed and their texts."
+    race.__doc__ = "\n".join([summary, "", "Args:", *texts])
+    race.__annotations__ |= Form.__annotations__
     request = Parameter("request", Parameter.POSITIONAL_OR_KEYWORD)
-    race.__signature__ = Signature([request, *parameters], return_annotation=Report)  # pyright: ignore[reportFunctionMemberAccess]
+    prompt, *others = Form.__signature__.parameters.values()
+    parameters = [request, prompt.replace(default=Parameter.empty), *others]
+    race.__signature__ = Signature(parameters, return_annotation=Report)  # pyright: ignore[reportFunctionMemberAccess]
 
 
 async def has_left(request: gr.Request) -> bool:

@@ -50,7 +50,7 @@ def settings(offer: Offer, prompt: gr.Textbox) -> tuple[gr.Sidebar, Fields]:
             )
         with gr.Accordion("Model", open=False):
             models = [(f"usual ({offer.models[0]})", ""), *offer.models]
-            engines = [(runtime.title, runtime.engine) for runtime in offer.runtimes]
+            engines = [(engine.title, engine.name) for engine in offer.engines]
             add(gr.Dropdown, "model", choices=models, allow_custom_value=offer.unlisted)
             add(gr.Dropdown, "engine", choices=[USUAL, *engines])
             for name in ("precision", "device"):

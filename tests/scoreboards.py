@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from backend.events import Event, Finished, Repeated, Started, Step
@@ -10,7 +10,7 @@ from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import parse_column
 from backend.types import ModelSpec, Origin
 
-SPEC = ModelSpec().parts
+SPEC = asdict(ModelSpec())
 
 SINGLE = [[i] for i in range(1, 7)]
 

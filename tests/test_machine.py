@@ -1,13 +1,10 @@
-"""Threads are as many as a container's quota pays for, not as many as its host has cores; one in a
-forked process.
-"""
+"""Threads are as many as a container's quota pays for, not as many as its host has cores."""
 
 from math import inf
 from pathlib import Path
 
 import pytest
 
-from backend import machine
 from backend.machine import quota
 
 
@@ -32,10 +29,3 @@ def test_the_tightest_group_counts(
         (groups / name).parent.mkdir(parents=True, exist_ok=True)
         (groups / name).write_text(text)
     assert quota(groups, group) == expected
-
-
-def test_a_fork_computes_with_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """OpenMP's other threads are not there, and were waited for."""
-    assert machine.threads() >= 1
-    monkeypatch.setattr(machine, "_STARTED", 0)
-    assert machine.threads() == 1

@@ -15,16 +15,16 @@ IMPORT = "from packages import Declaration\n"
 
 
 def test_installed_declarations_follow_ours(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     module = f"{IMPORT}DECLARATION = Declaration('good')"
     install(tmp_path, "good-thing", module, GROUP, "good = good_thing:DECLARATION")
     monkeypatch.syspath_prepend(tmp_path)
     ours = Declaration("ours")
-    declared, problems = load_declared(GROUP, Declaration, [ours])
+    declared = load_declared(GROUP, Declaration, [ours])
     assert list(declared) == ["ours", "good"]
     assert declared["ours"] is ours
-    assert problems == ()
+    assert not caplog.messages
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,11 @@ def test_installed_declarations_follow_ours(
     ],
 )
 def test_a_broken_one_is_one_sentence_and_the_others_stay(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, reason: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    module: str,
+    reason: str,
 ) -> None:
     install(tmp_path, "bad-thing", module, GROUP, "bad = bad_thing:DECLARATION")
     fine = f"{IMPORT}DECLARATION = Declaration('fine')"
@@ -46,9 +50,9 @@ def test_a_broken_one_is_one_sentence_and_the_others_stay(
     monkeypatch.syspath_prepend(tmp_path)
     # Each case brings another module of the same name.
     monkeypatch.delitem(sys.modules, "bad_thing", raising=False)
-    declared, problems = load_declared(GROUP, Declaration, [Declaration("ours")])
+    declared = load_declared(GROUP, Declaration, [Declaration("ours")])
     assert list(declared) == ["ours", "fine"]
-    [sentence] = problems
+    [sentence] = caplog.messages
     assert "'bad' (bad-thing 0.1" in sentence
     assert "bad_thing:DECLARATION" in sentence
     assert reason in sentence

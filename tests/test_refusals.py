@@ -146,7 +146,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (
         schema('{"properties": {"a": {"$ref": "#", "minProperties": 1}}}'),
         (
-            "The JSON Schema cannot be followed (circular references with sibling keys are not "
+            "The grammar cannot be followed (circular references with sibling keys are not "
             "supported: json-schema:///#): mend or simplify that part."
         ),
     ),
@@ -222,6 +222,13 @@ def test_a_launch_that_cannot_be_is_one_sentence(options: list[str], beginning: 
     assert answer.stdout == ""
     assert answer.stderr.startswith(beginning)
     assert answer.stderr.count("\n") == 1
+
+
+def test_a_space_that_is_lent_a_gpu_call_by_call_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SPACES_ZERO_GPU", "true")
+    test_a_launch_that_cannot_be_is_one_sentence([], "A ZeroGPU Space lends its GPU call by call")
 
 
 def test_columns_that_guess_are_refused_where_a_pass_takes_one_token() -> None:

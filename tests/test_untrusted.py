@@ -67,14 +67,12 @@ def test_the_first_flaw_of_a_form_is_a_place_a_value_and_what_must_be(
         (b'{"count": 1, "x\\ny": 2}', "'x\\ny' is 2: Extra inputs are not permitted"),
         (b'{"count": 3', "Invalid JSON: EOF"),
         (b'{"count": "\xff"}', "Invalid JSON"),
-        (b'{"parts": ' + b"[" * 5000, "it holds some 5,001 values, and 4,000 are the most"),
         (b'{"parts": ' + b"[" * 3000, "Invalid JSON: recursion limit"),
-        (b"[" + b"{}," * 10**6 + b"{}]", "some 2,000,002 values, and 4,000 are the most"),
     ],
 )
-def test_json_is_bounded_before_it_is_parsed(data: bytes, clause: str) -> None:
+def test_what_is_no_json_of_the_kind_is_one_clause(data: bytes, clause: str) -> None:
     with pytest.raises(UntrustedError) as refused:
-        read_json(Counted, data, "it", 4000)
+        read_json(Counted, data, "it")
     assert clause in refused.value.clause
     assert str(refused.value) == f"{refused.value.clause}."
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from backend.bench.plan import Plan
-from backend.bench.rows import Row, remaining, row_of
-from backend.bench.runner import boards_of, raced
+from backend.bench.rows import Row, remaining
+from backend.bench.runner import Runner, raced
 from backend.errors import DerbyError
 from backend.models.files import Say
 from backend.racing.models import LoadedModels
@@ -19,22 +19,6 @@ from backend.racing.models import LoadedModels
 #: What the machines need of this program; the packages are installed there.
 CODE = Path(__file__).resolve().parents[2]
 LEFT_OUT = [".git", ".venv", "build", "tests", "docs", "experiments", "plugins"]
-
-
-class Runner:
-    """What runs on a machine: the jobs of one plan, by number."""
-
-    def __init__(self, plan: Plan, machine: str) -> None:
-        self._plan, self._machine, self._warm = plan, machine, False
-        self._models = LoadedModels()
-
-    def row(self, number: int) -> Row:
-        """A job's row. The first race on a machine is slower, and so runs twice."""
-        job, race = self._plan.jobs[number], partial(raced, models=self._models)
-        if not self._warm:
-            race(job.race)
-            self._warm = True
-        return row_of(self._plan, job, boards_of(job, race), machine=self._machine)
 
 
 def run_on_cluster(address: str, plan: Plan, done: Sequence[Row], say: Say) -> Iterator[Row]:
@@ -47,7 +31,7 @@ def run_on_cluster(address: str, plan: Plan, done: Sequence[Row], say: Say) -> I
         raise DerbyError(
             "A cluster needs Ray: pip install -r requirements-ray.txt, or leave --cluster out."
         )
-    ray = import_module("ray")
+    ray, errors = import_module("ray"), import_module("ray.exceptions")
     try:
         ray.init(
             address=address,
@@ -60,17 +44,10 @@ def run_on_cluster(address: str, plan: Plan, done: Sequence[Row], say: Say) -> I
             "leave --cluster out."
         ) from error
     try:
-        yield from _rows(plan, done, say)
-    finally:
-        ray.shutdown()
-
-
-def _rows(plan: Plan, done: Sequence[Row], say: Say) -> Iterator[Row]:
-    errors, pool = import_module("ray.exceptions"), import_module("ray.util").ActorPool
-    numbers, actors = [job.number for job in remaining(plan, done)], _actors(plan)
-    say(f"{len(numbers)} prompts run on {len(actors)} machines.")
-    try:
-        yield from pool(actors).map_unordered(lambda actor, n: actor.row.remote(n), numbers)
+        jobs, runners = remaining(plan, done), _runners(plan)
+        say(f"{len(jobs)} prompts run on {len(runners)} machines.")
+        pool = import_module("ray.util").ActorPool(runners)
+        yield from pool.map_unordered(lambda runner, job: runner.row.remote(job), jobs)
     except errors.RayActorError as error:
         raise DerbyError(
             "A machine of the cluster was lost: run again, with the same --results, which keeps "
@@ -78,15 +55,18 @@ def _rows(plan: Plan, done: Sequence[Row], say: Say) -> Iterator[Row]:
         ) from error
     except errors.RayTaskError as error:
         raise error.cause if isinstance(error.cause, DerbyError) else error from None
+    finally:
+        ray.shutdown()
 
 
-def _actors(plan: Plan) -> list[Any]:
-    """One actor a machine."""
+def _runners(plan: Plan) -> list[Any]:
+    """One a machine."""
     ray = import_module("ray")
     on_node = import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy
-    remote, actors = ray.remote(Runner), []
+    runners, race = list[Any](), partial(raced, models=LoadedModels())
     for node in (node for node in ray.nodes() if node["Alive"]):
         place = on_node(node["NodeID"], soft=False)
         name = f"{node['NodeManagerHostname']} {node['NodeID'][:6]}"
-        actors.append(remote.options(scheduling_strategy=place, num_cpus=0).remote(plan, name))
-    return actors
+        runner = ray.remote(Runner).options(scheduling_strategy=place, num_cpus=0)
+        runners.append(runner.remote(plan, race, name))
+    return runners

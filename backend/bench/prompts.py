@@ -15,8 +15,8 @@ from pydantic import AliasChoices, BaseModel, BeforeValidator, Field
 from backend.errors import DerbyError
 from backend.untrusted import UntrustedError, read_json
 
-#: Turns of a question, and JSON values of its line.
-MOST_TURNS, MOST_VALUES = 100, 10_000
+#: Turns of a question.
+MOST_TURNS = 100
 
 #: How JSON begins, and no sentence.
 JSON = re.compile(r"""\s*[{[]\s*["'{[\]}]""")
@@ -114,7 +114,7 @@ def prompts_in(text: str, where: str) -> tuple[Prompt, ...]:
 def _question(line: str, where: str) -> Prompt:
     try:
         data = line.encode(errors="surrogatepass")
-        question: _Question = read_json(_Question, data, "it", MOST_VALUES)
+        question: _Question = read_json(_Question, data, "it")
     except UntrustedError as error:
         raise DerbyError(
             f"{where} is no question ({error.clause}): write a prompt a line, or JSON with prompt, "

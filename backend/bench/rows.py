@@ -61,12 +61,11 @@ class Row(Untrusted, extra="forbid"):
 
 def row_of(plan: Plan, job: Job, boards: Sequence[Scoreboard], machine: str = "") -> Row:
     """What the races of a job's turns came to."""
-    conditions = [board.conditions for board in boards if board.conditions is not None]
     return Row(
         of=plan.identity,
         job=job.number,
         machine=machine,
-        others=max((each.others for each in conditions), default=0.0),
+        others=max((board.others for board in boards), default=0.0),
         turns=tuple(_turn(board, job.baseline) for board in boards),
     )
 

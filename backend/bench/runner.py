@@ -13,7 +13,6 @@ from backend.racing.ledger import Ledger
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.scoreboard import Scoreboard
-from backend.results.sentences import taken_by_others
 
 #: Seconds of one look at the machine, and the share that others may take of a quiet one.
 LOOK, QUIET = 1.0, 0.1
@@ -26,27 +25,38 @@ def wait_for_quiet(seconds: int, say: Say) -> None:
     for number in range(seconds):
         ledger = Ledger()
         time.sleep(LOOK)
-        conditions = ledger.conditions()
-        if conditions.others <= QUIET:
+        others = ledger.conditions().others
+        if others <= QUIET:
             return
         if not number:
-            used = taken_by_others(conditions)
-            say(f"Waiting until the machine is quiet, {seconds} s at most: {used}.")
+            say(f"Others use {others:.0%} of the machine: waiting, {seconds} s at most.")
     if seconds:
         say("The machine did not become quiet: only ratios can be trusted.")
+
+
+class Runner:
+    """Makes rows on one machine; `race` runs one race, of which the first is slower, and so runs
+    twice.
+    """
+
+    def __init__(self, plan: Plan, race: Callable[[Race], Scoreboard], machine: str = "") -> None:
+        self._plan, self._race, self._machine, self._warm = plan, race, machine, False
+
+    def row(self, job: Job) -> Row:
+        if not self._warm:
+            self._race(job.race)
+            self._warm = True
+        return row_of(self._plan, job, boards_of(job, self._race), self._machine)
 
 
 def run(
     plan: Plan, done: Sequence[Row], race: Callable[[Race], Scoreboard], say: Say
 ) -> Iterator[Row]:
-    """The rows that `done` lacks; `race` runs one race. The first one is slower, and runs twice."""
-    jobs = remaining(plan, done)
-    if jobs:
-        say("warming up")
-        race(jobs[0].race)
-    for job in jobs:
+    """The rows that `done` lacks."""
+    runner = Runner(plan, race)
+    for job in remaining(plan, done):
         say(f"run {job.number + 1} of {len(plan.jobs)} ({job.category})")
-        yield row_of(plan, job, boards_of(job, race))
+        yield runner.row(job)
 
 
 def boards_of(job: Job, race: Callable[[Race], Scoreboard]) -> list[Scoreboard]:

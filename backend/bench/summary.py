@@ -12,7 +12,8 @@ from backend.bench.plan import Plan
 from backend.bench.rows import Figures, Row
 from backend.results.figures import DASH, MEAN, MILLISECONDS, RATIO, SHARE, counted, factor, listed
 from backend.results.intervals import median_ratio
-from backend.results.result import BUSY, NOISY
+from backend.results.result import NOISY
+from backend.results.sentences import noise
 
 #: Stands for all categories.
 ALL = "all"
@@ -117,9 +118,8 @@ def conclusion(plan: Plan, results: Sequence[ColumnResult], rows: Sequence[Row])
     faster, the fastest first; none is where others used too much of the machine.
     """
     others = mean(row.others for row in rows) if rows else 0.0
-    used = f"other programs used {others:.0%} of the machine"
     if others > NOISY:
-        return f"Too noisy to tell: {used}."
+        return noise(others)
     faster = [
         f"{result.column} {factor(result.speedup)} ({interval_of(result)})"
         for result in sorted(results, key=lambda result: -(result.speedup or 0.0))
@@ -131,7 +131,7 @@ def conclusion(plan: Plan, results: Sequence[ColumnResult], rows: Sequence[Row])
         sentence = f"Measurably faster than {baseline}, with the same text: {listed(faster)}."
     elif not any(result.interval for result in results):
         sentence = "Four prompts or more are needed to name a faster column."
-    return f"{sentence} Speeds may be off: {used}." if others > BUSY else sentence
+    return " ".join(filter(None, (sentence, noise(others))))
 
 
 def measured(plan: Plan, rows: Iterable[Row]) -> list[Measured]:

@@ -39,7 +39,8 @@ from backend.models.files import BUILT_IN
 from backend.racing.models import LoadedModels
 from backend.results.figures import DASH, RATIO, factor
 from backend.results.intervals import LEAST
-from backend.results.result import BUSY, NOISY
+from backend.results.result import NOISY
+from backend.results.sentences import noise
 from backend.strategies.column import parse_column
 from backend.strategies.registry import usual_columns
 from backend.types import ModelSpec, Request, Sampling
@@ -176,13 +177,11 @@ def tune(
 
 def conclude(tuning: Tuning, plan: Plan) -> None:
     """Print the column to use, and how sure that is."""
-    used, best = f"other programs used {tuning.others:.0%} of the machine", tuning.best
-    baseline, prompts = plan.names[plan.baseline], len(plan.prompts)
+    best, baseline, prompts = tuning.best, plan.names[plan.baseline], len(plan.prompts)
+    if warning := noise(tuning.others):
+        say(warning)
     if tuning.others > NOISY:
-        say(f"Too noisy to tell: {used}.")
         return
-    if tuning.others > BUSY:
-        say(f"Speeds may be off: {used}.")
     if best is not None:
         times = f"{factor(best.speedup or 0.0)} ({interval_of(best)})"
         say(f"{times} as fast as {baseline} on {prompts} prompts, the same text on {best.equal}.")

@@ -23,11 +23,6 @@ def complain(sentence: str) -> None:
     err.print(sentence, style="bold red", highlight=False, markup=False, soft_wrap=True)
 
 
-def warn(sentence: str) -> None:
-    """Print, on one line, a sentence about what was left out."""
-    err.print(sentence, style="yellow", highlight=False, markup=False, soft_wrap=True)
-
-
 def visible(text: str) -> str:
     """`text` without what a terminal would obey: models and records may hold escape sequences."""
     return _CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text)

@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from backend.cli.bench import bench, tune, verify
-from backend.cli.console import complain, warn
+from backend.cli.console import complain
 from backend.cli.race import race, replay
 from backend.cli.setup import grammar, setup
 from backend.errors import DerbyError, explain
@@ -56,16 +56,6 @@ app = typer.Typer(
 
 for command in (setup, race, replay, grammar, verify, bench, tune):
     app.command(command.__name__)(command)
-
-
-@app.callback()
-def report_plugins() -> None:
-    """Print, before a command runs, a line on each plug-in that was left out."""
-    from backend.engines.registry import plugin_problems as engine_problems
-    from backend.strategies.registry import plugin_problems as strategy_problems
-
-    for problem in (*engine_problems(), *strategy_problems()):
-        warn(problem)
 
 
 def main() -> None:

@@ -8,7 +8,8 @@ import typer
 from backend import types
 from backend.bench.prompts import PROMPTS, Prompt, read_prompts, sample
 from backend.cli.console import say
-from backend.engines.registry import device_help, engine_help, precision_help
+from backend.engines.registry import engines, of_each
+from backend.errors import either
 from backend.racing.models import usual_spec
 from backend.strategies.column import OwnModel
 from backend.strategies.registry import strategies
@@ -39,15 +40,15 @@ Wait = Annotated[
 Limit = Annotated[
     int, typer.Option(help="How many prompts to use, spread over the file; 0: all.", min=0)
 ]
-Engine = Annotated[str, typer.Option(help=engine_help())]
+Engine = Annotated[str, typer.Option(help=f"{either(engines())}.")]
 Precision = Annotated[
     str,
     typer.Option(
-        help=f"{precision_help()} Default: the engine's first; the second for own models of "
-        "more than 1 GB."
+        help=of_each(lambda engine: ", ".join(engine.precisions))
+        + " Default: the engine's first; the second for own models of more than 1 GB."
     ),
 ]
-Device = Annotated[str, typer.Option(help=device_help())]
+Device = Annotated[str, typer.Option(help=of_each(lambda engine: engine.device_help))]
 Temperature = Annotated[float, typer.Option(help="0: always the most likely token.")]
 TopK = Annotated[int, typer.Option(help="0: off.")]
 TopP = Annotated[float, typer.Option(help="1: off.")]

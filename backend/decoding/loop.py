@@ -188,7 +188,7 @@ class Answer:
             if self._request.sampling.repetition_penalty != 1:
                 logits = self._penalized(proposal, logits)
             with clock.part("mask"):
-                allowed, mask_seconds = masks()  # [1 + d, V], or no rows
+                allowed = masks()  # [1 + d, V], or no rows
             verifier = parts.drafter.verifier
             verdict = verifier.verify(proposal, logits, allowed, position, parts.sampler)
             self._require_numbers(logits, verdict)
@@ -218,7 +218,6 @@ class Answer:
             drafted=proposal.guessed,
             accepted=max(0, accepted - proposal.forced),
             seconds={part: rounded(seconds) for part, seconds in clock.last.items()},
-            masks=list(map(rounded, mask_seconds)),
             calls=proposal.calls,
         )
         verified = Verified(offered, proposal, logits, allowed, verdict, tokens)

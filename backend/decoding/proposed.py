@@ -1,7 +1,7 @@
 """The event that shows a step's proposal and what came of it. Made off every clock."""
 
 from collections.abc import Callable, Sequence
-from itertools import groupby, islice
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,7 +35,6 @@ def proposed(
     tokens, parents = proposal.tokens[:drafted], proposal.parents[:drafted]
     cut = _cut(offered, tokens)
     names = [*proposal.proposers[:drafted], *(offered.proposers[i] for i in cut)]
-    scratch = iter(proposal.tokens[drafted:])  # level by level
     path = list(step.verdict.rows[: len(step.tokens)])
     return Proposed(
         column,
@@ -45,7 +44,7 @@ def proposed(
         path,
         piece(step.tokens[-1]) if len(step.tokens) > len(path) else "",
         len(cut),
-        [[piece(token) for token in islice(scratch, size)] for size in proposal.levels],
+        proposal.scratch,
         [int(np.count_nonzero(row)) for row in step.allowed],
         _top(step, request, piece) if request.top else [],
     )

@@ -4,7 +4,7 @@ itself.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,16 +109,11 @@ class Drafter:
         """Give back what it holds, such as a draft's cache."""
 
 
-class Masks(NamedTuple):
-    """`allowed`: bool [1 + drafted, V], a row for each row of logits, True where a token is
-    allowed; no rows: everything is. `seconds`: what computing each row took.
-    """
+#: bool [1 + drafted, V], a row for each row of logits, True where a token is allowed; no rows:
+#: everything is.
+Masks = NDArray[np.bool_]
 
-    allowed: NDArray[np.bool_]
-    seconds: tuple[float, ...] = ()
-
-
-UNMASKED = Masks(np.ones((0, 0), dtype=np.bool_))
+UNMASKED: Masks = np.ones((0, 0), dtype=np.bool_)
 
 
 class Constraint:

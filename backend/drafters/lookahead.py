@@ -163,7 +163,6 @@ class Lookahead(Drafter):
             scratch=len(tokens) - drafted,
             feedback=len(self._levels[-1]),
             by=("n-gram pool",) * drafted,
-            levels=tuple(map(len, self._levels)),
         )
 
     def rewind(self, length: int) -> None:

@@ -1,6 +1,6 @@
 """The engines there are: ours, and those that other installed packages declare."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from types import MappingProxyType
@@ -9,7 +9,7 @@ from backend.engines.engine import EngineDeclaration
 from backend.engines.fake import FAKE
 from backend.engines.openvino.engine import OPENVINO
 from backend.engines.torch.engine import TORCH
-from backend.errors import either, unknown
+from backend.errors import unknown
 from backend.plugins import load_declared
 from backend.types import ModelSpec
 
@@ -19,18 +19,12 @@ OURS = (OPENVINO, TORCH, FAKE)
 
 def engines() -> Mapping[str, EngineDeclaration]:
     """Every engine by name, ours first."""
-    return _registered()[0]
-
-
-def plugin_problems() -> tuple[str, ...]:
-    """A sentence on each engine of another package that was left out."""
-    return _registered()[1]
+    return _registered()
 
 
 @cache
-def _registered() -> tuple[Mapping[str, EngineDeclaration], tuple[str, ...]]:
-    declared, problems = load_declared(GROUP, EngineDeclaration, OURS)
-    return MappingProxyType(declared), problems
+def _registered() -> Mapping[str, EngineDeclaration]:
+    return MappingProxyType(load_declared(GROUP, EngineDeclaration, OURS))
 
 
 def engine_named(name: str) -> EngineDeclaration:
@@ -67,18 +61,7 @@ def copy_spec(target: ModelSpec, precision: str) -> ModelSpec:
     raise unknown("precision", precision, all_precisions())
 
 
-def engine_help() -> str:
-    """The engines' names, for the command line."""
-    return f"{either(engines())}."
-
-
-def precision_help() -> str:
-    """Each engine's precisions, for the command line."""
-    runs = (e for e in engines().values() if not e.demo)
-    return "; ".join(f"{e.name}: {', '.join(e.precisions)}" for e in runs) + "."
-
-
-def device_help() -> str:
-    """Each engine's devices, for the command line, without asking the machine for them."""
-    runs = (e for e in engines().values() if not e.demo)
-    return "; ".join(f"{e.device_help} ({e.name})" for e in runs) + "."
+def of_each(what: Callable[[EngineDeclaration], str]) -> str:
+    """Something of each engine that runs models, for the command line."""
+    runs = (engine for engine in engines().values() if not engine.demo)
+    return "; ".join(f"{engine.name}: {what(engine)}" for engine in runs) + "."

@@ -14,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
-from time import perf_counter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -146,10 +145,9 @@ class GrammarConstraint(Constraint):
         After the end of the text only another end is allowed, so that every row can be sampled.
         """
         masks = np.zeros((1 + proposal.drafted, self._size), dtype=np.bool_)
-        eos, seconds, at = list(self._eos), list[float](), Tokens()
+        eos, at = list(self._eos), Tokens()
         with bounded():
             for row, path in enumerate(((), *proposal.paths)):
-                start = perf_counter()
                 if self._ended or not self._eos.isdisjoint(path):
                     masks[row, eos] = True
                 elif (at := self._move(at, path)) == path:
@@ -160,9 +158,8 @@ class GrammarConstraint(Constraint):
                         raise self._dead_end()
                 else:
                     raise ValueError(f"row {row}: cut first")
-                seconds.append(perf_counter() - start)
             self._move(at, ())
-        return Masks(masks, tuple(seconds))
+        return masks
 
     def start_masks(self, proposal: Proposal) -> Callable[[], Masks]:
         """See Constraint. The masks are computed in a thread."""

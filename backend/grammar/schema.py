@@ -1,7 +1,7 @@
 """A JSON Schema as llguidance is to read it, and the judge of the finished text.
 
-Where llguidance refuses a keyword that forbids nothing, or would read one otherwise than the
-standard does, its copy goes without, and the judge, another library, decides on the whole text.
+Where llguidance does not know a keyword, or would read one otherwise than the standard does, it
+goes without, and the judge, another library, decides on the whole text.
 """
 
 from __future__ import annotations
@@ -19,26 +19,21 @@ from backend.errors import DerbyError
 #: data.
 _NAMED = {"properties", "patternProperties", "$defs", "definitions", "schemas", "dependentSchemas"}
 _DATA = {"const", "enum", "default", "examples", "example"}
-_REMARKS = {"title", "description", "$comment", "default", "examples"}
 
 #: Formats that llguidance enforces, and those that the judge knows beside them. All others are
 #: annotations, as the standard says.
-_ENFORCED_FORMATS = {
+_ENFORCED_FORMATS = (
     *("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"),
-}
-_JUDGED_FORMATS = {
+)
+_JUDGED_FORMATS = (
     *("idn-email", "idn-hostname", "iri", "iri-reference", "uri-reference", "uri-template"),
     *("json-pointer", "relative-json-pointer", "regex"),
-}
-#: Keywords that llguidance ignores where a schema's `x-guidance` says "lenient", else refuses.
+)
+#: Keywords that llguidance does not know.
 _JUDGED = {
     *("not", "if", "contains", "minContains", "maxContains", "uniqueItems", "propertyNames"),
     *("dependentRequired", "dependentSchemas", "dependencies"),
-    *("unevaluatedItems", "unevaluatedProperties"),
-}
-#: Keywords whose schemas hold for the same value, and so evaluate some of its parts.
-_IN_PLACE = {
-    *("$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "if", "dependentSchemas"),
+    *("unevaluatedItems", "unevaluatedProperties", "$dynamicRef", "$recursiveRef"),
 }
 #: At most one space, or a line break and an indent, wherever JSON allows white space: a small model
 #: that may write one more space for ever will. A schema's own `x-guidance` layout wins.
@@ -85,11 +80,10 @@ def read(text: str) -> Schema:
         layout = value.get("x-guidance", {})
         if not isinstance(layout, dict):
             raise DerbyError('The JSON Schema\'s "x-guidance" is no object: leave it out.')
-        if "oneOf" in afterwards:
-            layout = {"coerce_one_of": True} | layout
         if _LAYOUT_KEYS.isdisjoint(layout):
             layout = {"whitespace_pattern": _WHITESPACE} | layout
-        value["x-guidance"] = layout | _ESCAPES
+        judged = {"lenient": True, "coerce_one_of": True}  # what it does not know, or not for sure
+        value["x-guidance"] = judged | layout | _ESCAPES
     return Schema(value, tuple(afterwards), is_open)
 
 
@@ -122,14 +116,11 @@ def _enforced(schema: Any, leave: Callable[[str], Any]) -> Any:
     if not isinstance(schema, dict):
         return schema
     copy = _with_each(schema, lambda inner: _enforced(inner, leave))
-    if _is_anything(copy.get("not")):
-        return False
-    _unevaluated(copy)
     if isinstance(pattern := copy.get("pattern"), str) and _LOOK_AROUND.search(pattern):
         copy["pattern"] = _LOOK_AROUND.sub("", pattern)
         leave(f"pattern {pattern:.60}")
     for key, value in list(copy.items()):
-        if _forbids_nothing(key, value):
+        if key == "format" and value not in (*_ENFORCED_FORMATS, *_JUDGED_FORMATS):
             del copy[key]
         elif _is_beyond(key, value, copy):
             del copy[key]
@@ -139,42 +130,12 @@ def _enforced(schema: Any, leave: Callable[[str], Any]) -> Any:
     return copy
 
 
-def _is_anything(schema: Any, kind: str = "") -> bool:
-    """Whether a schema allows every value, or every value of a type."""
-    if not isinstance(schema, dict):
-        return schema is True
-    return all(key in _REMARKS or (key, value) == ("type", kind) for key, value in schema.items())
-
-
-def _unevaluated(copy: dict[str, Any]) -> None:
-    """Nothing that stands beside them evaluates parts: they are about all that are not named."""
-    if _IN_PLACE.isdisjoint(copy):
-        if "unevaluatedProperties" in copy:
-            copy.setdefault("additionalProperties", copy.pop("unevaluatedProperties"))
-        if "unevaluatedItems" in copy and not isinstance(copy.get("items"), list):
-            copy.setdefault("items", copy.pop("unevaluatedItems"))
-
-
-def _forbids_nothing(key: str, value: Any) -> bool:
-    match key:
-        case "propertyNames":
-            return _is_anything(value, "string")
-        case "unevaluatedProperties" | "unevaluatedItems":
-            return _is_anything(value)
-        case "uniqueItems" | "minProperties":
-            return not value
-        case "format":
-            return isinstance(value, str) and value not in _ENFORCED_FORMATS | _JUDGED_FORMATS
-        case _:
-            return False
-
-
 def _is_beyond(key: str, value: Any, schema: dict[str, Any]) -> bool:
     """Whether llguidance cannot follow this, or not to the letter."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     match key:
         case "format":
-            return isinstance(value, str) and value in _JUDGED_FORMATS
+            return value in _JUDGED_FORMATS
         case "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum":
             return number and value != 0 and not _SMALLEST <= abs(value) < _LARGEST
         case "multipleOf":

@@ -97,11 +97,6 @@ _UNFORCED = '\n%llguidance {"no_forcing": true}'
 #: A name that no grammar of one part has.
 _BODY = "body"
 
-_TITLES: dict[Kind, str] = {
-    "lark": "The grammar",
-    "json_schema": "The JSON Schema",
-    "regex": "The regular expression",
-}
 #: "at 3(7): message", or without the "at": line 3, byte column 7.
 _PLACE = re.compile(r"\A(?:at )?(\d+)\(\d+\): ")
 _LONGEST = 120
@@ -239,7 +234,7 @@ def _schema(source: GrammarSource, *, inner: bool = False) -> Any:
             "JSON Schema grammar has checked: leave it out, or make the schema the grammar."
         )
     if inner and isinstance(schema.value, dict):
-        schema.value["x-guidance"]["coerce_one_of"] = False
+        schema.value["x-guidance"] |= {"lenient": False, "coerce_one_of": False}
     return schema.value
 
 
@@ -258,13 +253,6 @@ def refusal(source: GrammarSource, printed: str) -> DerbyError:
     inner = re.search(r"(?m)^error: (.+)$", words)  # of a regular expression
     why = inner[1] if inner else words.partition("\n")[0].partition("; following")[0]
     why = why[:_LONGEST].rstrip(".:")
-    if why.startswith("Unimplemented keys: "):
-        return DerbyError(
-            f"The JSON Schema uses {why.partition(': ')[2].strip('[]')}, which a grammar cannot "
-            'enforce: leave it out, or add "x-guidance": {"lenient": true} at its top, and it is '
-            "checked at the end."
-        )
     if why.startswith("NoExtension"):
         why = "no text fits it"
-    title = _TITLES[source.kind]
-    return DerbyError(f"{title} cannot be followed{where} ({why}): mend or simplify that part.")
+    return DerbyError(f"The grammar cannot be followed{where} ({why}): mend or simplify that part.")

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from queue import Empty, SimpleQueue
 from time import perf_counter
@@ -41,7 +41,7 @@ def library_events(
             room = positions_for(prompt, request, model.max_context, scratch) - prompt
             limit = limit if request.max_new_tokens <= room else "context full"
             request = replace(request, max_new_tokens=min(request.max_new_tokens, room))
-    name, parts = (str(model.spec), model.spec.parts) if model.spec else ("", {})
+    name, parts = (str(model.spec), asdict(model.spec)) if model.spec else ("", {})
     facts = tokenizer.facts if tokenizer is not None else {}
     yield Started(column, prompt, name, spec=parts, keeps_text=keeps_text, **facts)
 

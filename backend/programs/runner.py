@@ -52,7 +52,7 @@ class Healing(Constraint):
         return proposal if self._done else NOTHING
 
     def masks_along(self, proposal: Proposal) -> Masks:
-        return UNMASKED if self._done else Masks(self._first[None])
+        return UNMASKED if self._done else self._first[None]
 
     def advance(self, tokens: Sequence[int]) -> None:
         self._done = self._done or bool(tokens)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Generator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from backend.decoding.clock import Clock, rounded, rounded_value
@@ -92,7 +92,7 @@ class ColumnRun:
             index,
             len(prompt),
             str(target.spec),
-            spec=target.spec.parts,
+            spec=asdict(target.spec),
             keeps_text=column.keeps_text(hottest(request.sampling, program)),
             **target.tokenizer.facts,
         )
@@ -252,9 +252,7 @@ class ColumnRun:
                 self.index,
                 list(costs.widths),
                 list(map(rounded_value, costs.seconds)),
-                rounded_value(costs.width_change),
                 rounded_value(call_seconds),
-                list(map(rounded_value, costs.context_slope)),
             )
         ]
 

@@ -1,6 +1,6 @@
 """The places where races run: a host runs a race and emits its events, and nobody cares how.
 
-On the thread that asks, in a worker process that may crash alone, or in a call that lends a GPU.
+On the thread that asks, or in a worker process that may crash alone.
 """
 
 import contextlib
@@ -11,14 +11,12 @@ import signal
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
-from queue import SimpleQueue
 from types import MappingProxyType
 from typing import Any
 
-from backend.errors import DerbyError, explain
+from backend.errors import DerbyError
 from backend.events import Event, Failed, Finished, Preparing, failures, from_json, to_json
 from backend.grammar.constraint import end_process_after
 from backend.limits import PRIVATE, Limits
@@ -46,9 +44,6 @@ PASS_GRACE, LOAD_GRACE = 30.0, 0.7
 
 #: Seconds that one call of the grammar engine may take; most take less than a thousandth of one.
 GRAMMAR_DEADLINE = 10.0
-
-#: GPU seconds that a call declares: what Spaces suppose of a call that declares none.
-SECONDS = 60
 
 Emit = Callable[[Event], None]
 Stopped = Callable[[], bool]
@@ -80,9 +75,7 @@ class Host(ABC):
             return bool(broken) or stopped()
 
         try:
-            with self._turn(stopped) as acquired:
-                if acquired:
-                    self._run(race, note, unwanted)
+            self._in_turn(race, note, unwanted)
             ends = [Finished(column, "stopped", []) for column in running]
         except Exception as error:
             ends = failures(running, error)
@@ -91,17 +84,14 @@ class Host(ABC):
         for error in broken:
             raise error
 
-    @contextmanager
-    def _turn(self, stopped: Stopped) -> Iterator[bool]:
-        """Hold the lock once it is free; False, without it, if `stopped()` comes first."""
-        while not (acquired := self._lock.acquire(timeout=POLL)):
+    def _in_turn(self, race: Race, emit: Emit, stopped: Stopped) -> None:
+        while not self._lock.acquire(timeout=POLL):
             if stopped():
-                break
+                return
         try:
-            yield acquired
+            self._run(race, emit, stopped)
         finally:
-            if acquired:
-                self._lock.release()
+            self._lock.release()
 
     @abstractmethod
     def _run(self, race: Race, emit: Emit, stopped: Stopped) -> None:
@@ -112,7 +102,7 @@ class Host(ABC):
 
 
 class InlineHost(Host):
-    """Runs races on the thread that asks: for the command line, and where no child may start."""
+    """Runs races on the thread that asks: for the command line, and in a worker."""
 
     def __init__(self, models: LoadedModels | None = None) -> None:
         super().__init__()
@@ -309,48 +299,3 @@ def _prepare(host: Host, spec: ModelSpec, emit: Emit) -> None:
 def send(connection: Connection, message: Any) -> None:
     """Send the app an event as JSON, or READY or ENDED."""
     connection.send_bytes(json.dumps(message).encode())
-
-
-class ZeroGpuHost(Host):
-    """`lend` is `spaces.GPU`. Make it before the page serves: Spaces look then for what needs a
-    GPU. A race that waits for one hears of Stop with its first event.
-    """
-
-    def __init__(
-        self,
-        lend: Callable[..., Any],
-        limits: Limits = PRIVATE,
-        titles: Mapping[str, str] = MappingProxyType({}),
-    ) -> None:
-        super().__init__()
-        give_titles(titles)
-        self._forked = InlineHost(LoadedModels(limits=limits))  # used in forks alone
-        self._call = lend(duration=SECONDS)(self._in_fork)
-
-    def _run(self, race: Race, emit: Emit, stopped: Stopped) -> None:
-        """Raises DerbyError if no GPU is lent, or it is taken away."""
-        emit(Preparing("Waiting for a GPU of ZeroGPU..."))
-        try:
-            with contextlib.closing(self._call(race)) as values:
-                for value in values:
-                    emit(from_json(value))
-                    if stopped():
-                        break
-        except Exception as error:
-            # An error of Spaces is gradio's, with the sentence in `message`.
-            sentence = str(getattr(error, "message", "")) or explain(error)
-            raise DerbyError(f"ZeroGPU lends no GPU: {sentence}") from error
-
-    def _in_fork(self, race: Race) -> Generator[dict[str, Any]]:
-        """The events. Spaces close it in the fork once it is closed here."""
-        queue, closed = SimpleQueue[Event | None](), threading.Event()
-
-        def run() -> None:
-            self._forked.run(race, queue.put, closed.is_set)
-            queue.put(None)
-
-        threading.Thread(target=run, name="race", daemon=True).start()
-        try:
-            yield from map(to_json, iter(queue.get, None))
-        finally:
-            closed.set()

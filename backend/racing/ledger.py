@@ -27,12 +27,11 @@ class Ledger:
 
 
 def _listening(ports: Collection[int]) -> Iterator[psutil.Process]:
-    """The processes that listen at these ports."""
-    for process in psutil.process_iter() if ports else ():
-        with suppress(psutil.Error):  # another user's
-            for each in process.net_connections("tcp"):
-                if each.status == psutil.CONN_LISTEN and each.laddr.port in ports:
-                    yield process
+    """The processes that listen at these ports; of another user's no number is known."""
+    for each in psutil.net_connections("tcp") if ports else ():
+        if each.status == psutil.CONN_LISTEN and each.laddr.port in ports and each.pid:
+            with suppress(psutil.Error):  # it has ended
+                yield psutil.Process(each.pid)
 
 
 def _read(servers: Iterable[psutil.Process]) -> tuple[float, float]:

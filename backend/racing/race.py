@@ -1,17 +1,21 @@
 """A race: one request and a line-up of columns, each on the race's model or on one of its own."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import inf
 from operator import attrgetter
 from pathlib import Path
 from time import perf_counter
 
 from backend.errors import DerbyError
-from backend.events import CUT_SHORT, Event, Finished, Preparing, Repeated, Step
+from backend.events import Event, Finished, Preparing, Repeated, Step
+from backend.programs.parser import is_program
 from backend.racing.column import ColumnRun
 from backend.racing.ledger import Ledger
 from backend.racing.models import LoadedModels
-from backend.racing.schedule import Lane, PhotoFinish, interleave
+from backend.racing.schedule import Lane, interleave
+from backend.results.result import result_of
+from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import Column
 from backend.strategies.libraries import SERVER
 from backend.types import ModelSpec, Request
@@ -46,57 +50,64 @@ class Race:
     @property
     def saved_column(self) -> int | None:
         """The column whose cache can be saved: the first that keeps one; None: there is none."""
-        keep = (i for i, column in enumerate(self.columns) if column.strategy.saves_cache)
+        strategies = [column.strategy for column in self.columns]
+        keep = (i for i, each in enumerate(strategies) if each.ours and each.keeps_cache)
         return next(keep, None)
+
+    @property
+    def _early(self) -> set[int]:
+        """The columns that end at the photo finish: each of their tokens costs a whole text."""
+        return {i for i, column in enumerate(self.columns) if not column.strategy.keeps_cache}
 
     def run(
         self, models: LoadedModels, emit: Callable[[Event], None], stopped: Callable[[], bool]
     ) -> None:
         """Run to the end or until `stopped()`, emitting every event. A column loads its model on
-        its first turn, off every clock; one that cannot be loaded fails its own columns.
+        its first turn, off every clock; one that cannot be loaded fails its own columns. One that
+        keeps no cache ends at the photo finish.
         """
 
         def preparing(text: str) -> None:
             emit(Preparing(text))
 
         models.begin(column.target(self.target) for column in self.columns if column.strategy.loads)
-        finish = PhotoFinish()
+        board, finish, early = Scoreboard(self.columns), inf, self._early
         ledger = Ledger(each.settings()["at"] for each in self.columns if each.name == SERVER.name)
         scratch = max(column.scratch_depth for column in self.columns)
 
         def lane_of(index: int) -> Lane:
             column = self.columns[index]
-            strategy, spec = column.strategy, column.target(self.target)
-            temperature = self.request.sampling.temperature
             run = ColumnRun(
                 index=index,
                 column=column,
-                spec=spec,
+                spec=column.target(self.target),
                 request=self.request,
                 models=models,
                 say=preparing,
                 scratch=scratch,
-                stopped=lambda: stopped() or finish.ends(lane),
+                stopped=lambda: stopped() or at_finish(index),
                 save_cache=self.save_cache if index == self.saved_column else None,
                 restore_cache=self.restore_cache,
             )
-            plain_text = column.grammar is None and column.keeps_text(temperature)
-            lane = Lane(
-                index,
-                run.events(),
-                run.clock,
-                alone=strategy.alone,
-                finishes=strategy.ours and spec == self.target and plain_text,
-                ends_early=not strategy.keeps_cache,
-            )
-            return lane
+            return Lane(index, run.events(), run.clock, alone=column.strategy.alone)
 
-        for event in self._events(lane_of, stopped, finish):
+        def at_finish(index: int) -> bool:
+            score = board.scores[index]
+            start = 0.0 if is_program(self.request.prompt) else score.ttft
+            return index in early and score.steps > 0 and score.seconds - start >= finish
+
+        for each in self._events(lane_of, stopped):
+            event = each
+            if isinstance(each, Finished) and each.reason == "stopped" and at_finish(each.column):
+                event = replace(each, reason="photo finish")
+            board.add(event)
+            if early and isinstance(event, Finished) and (result := result_of(board)).finished:
+                finish = result.moment or 0.0
             emit(event)
         emit(ledger.conditions())
 
     def _events(
-        self, lane_of: Callable[[int], Lane], stopped: Callable[[], bool], finish: PhotoFinish
+        self, lane_of: Callable[[int], Lane], stopped: Callable[[], bool]
     ) -> Iterator[Event]:
         """The events of all lanes. Those that cannot be held run before the others, and again
         behind them, so that a change of the machine shows; they end with their last run.
@@ -104,17 +115,17 @@ class Race:
         lanes = list(map(lane_of, range(len(self.columns))))
         if self.alone_from is not None:
             order = (*lanes[self.alone_from :], *lanes[: self.alone_from])
-            for lane in sorted(order, key=lambda lane: lane.ends_early):
-                yield from interleave([lane], stopped, finish=finish)
+            for lane in sorted(order, key=lambda lane: lane.column in self._early):
+                yield from interleave([lane], stopped)
             return
         ends: list[Finished] = []
         for lane in filter(attrgetter("alone"), lanes):
             for event in interleave([lane], stopped):
-                if isinstance(event, Finished) and event.reason not in CUT_SHORT:
+                if isinstance(event, Finished) and event.reason != "stopped":
                     ends.append(event)
                 else:
                     yield event
-        yield from interleave([lane for lane in lanes if not lane.alone], stopped, finish=finish)
+        yield from interleave([lane for lane in lanes if not lane.alone], stopped)
         began = perf_counter()
         for number in range(2, MOST_RUNS + 1):
             if stopped() or (number > 2 and perf_counter() - began > REPEATS):
@@ -130,6 +141,6 @@ def _repeated(lane: Lane, stopped: Callable[[], bool]) -> Iterator[Repeated]:
     """What a lane took that ran to its end; nothing if it did not."""
     *events, end = interleave([lane], stopped)
     steps = [event for event in events if isinstance(event, Step)][1:]
-    if steps and isinstance(end, Finished) and end.reason not in CUT_SHORT:
+    if steps and isinstance(end, Finished) and end.reason != "stopped":
         times, tokens = [step.seconds["total"] for step in steps], [len(s.origins) for s in steps]
         yield Repeated(lane.column, times, tokens)

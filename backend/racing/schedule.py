@@ -5,12 +5,11 @@ real race in slow motion, and a column's own clock never sees another column.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, replace
-from math import inf
+from dataclasses import dataclass
 
 from backend.decoding.clock import Clock
 from backend.errors import explain
-from backend.events import CUT_SHORT, Event, Failed, Finished, Step, failures
+from backend.events import Event, Failed, Finished, Step, failures
 
 #: An engine that has just computed another number of rows for another column is slower for one
 #: pass (by 2-3 ms of 18 on the OpenVINO CPU plugin). A turn of a few steps shares that out, and is
@@ -22,69 +21,28 @@ TURN = 0.06
 class Lane:
     """One column's run. It does its work inside `next(events)`, when it has the turn; once the race
     is stopped it computes nothing more and ends. One that cannot be held runs `alone`, behind the
-    others: None is where no event has come for a moment. `finishes`: its end is a photo finish;
-    `ends_early`: it ends at the photo finish.
+    others: None is where no event has come for a moment. `wrote`: it has written a token.
     """
 
     column: int
     events: Generator[Event | None]
     clock: Clock
     alone: bool = False
-    finishes: bool = False
-    ends_early: bool = False
-    first_token: float | None = None  # what its clock read then; None: it has written nothing
-
-    @property
-    def wrote(self) -> bool:
-        """True once it has written a token."""
-        return self.first_token is not None
-
-    @property
-    def decoding(self) -> float:
-        """Seconds on its clock behind its first token; -1 before that."""
-        return -1.0 if self.first_token is None else self.clock.seconds - self.first_token
-
-
-@dataclass
-class PhotoFinish:
-    """The first end of a lane that `finishes`, in seconds of its own clock behind its first token;
-    inf: none has ended.
-    """
-
-    seconds: float = inf
-
-    def ends(self, lane: Lane) -> bool:
-        """True if the lane is to write no more."""
-        return lane.ends_early and lane.decoding >= self.seconds
-
-    def end(self, lane: Lane, event: Failed | Finished) -> Failed | Finished:
-        """The end of a lane, which may be the first; one that has come to that says so."""
-        if isinstance(event, Failed):
-            return event
-        if event.reason == "stopped" and self.ends(lane):
-            return replace(event, reason="photo finish")
-        if event.reason not in CUT_SHORT and lane.finishes and lane.wrote:
-            self.seconds = min(self.seconds, lane.decoding)
-        return event
+    wrote: bool = False
 
 
 def interleave(
-    lanes: Sequence[Lane],
-    stopped: Callable[[], bool],
-    turn: float = TURN,
-    finish: PhotoFinish | None = None,
+    lanes: Sequence[Lane], stopped: Callable[[], bool], turn: float = TURN
 ) -> Iterator[Event]:
     """Merge the lanes' events: `turn` seconds of a lane's own time at a time, one step at least. A
     lane's first turn, on which its model is loaded, lasts until it has written its first token: who
-    watches sees that when one column has read the prompt, not when all have. The ends of lanes that
-    finish move `finish`; a lane that stops because it has come to that says so.
+    watches sees that when one column has read the prompt, not when all have.
 
     A lane that raises fails alone, with a sentence. Once `stopped()` is true every lane ends as
     "stopped": one that has written ends by itself, with the text that it had held back. All lanes
     are closed in the end, come what may.
     """
-    running, finish = list(lanes), finish or PhotoFinish()
-    lane, began, stopping = None, 0.0, False
+    running, lane, began, stopping = list(lanes), None, 0.0, False
     try:
         while running:
             if not stopping and stopped():
@@ -103,13 +61,11 @@ def interleave(
                 (event,) = failures((lane.column,), error)
             if lane.clock.running:
                 raise RuntimeError("a column's clock ran while its lane was not on turn")
-            if isinstance(event, Step) and not lane.wrote:
-                lane.first_token = lane.clock.seconds
+            lane.wrote |= isinstance(event, Step)
             if isinstance(event, Failed | Finished):
                 # Now, not on its next turn: a stop in between would end the lane a second time.
                 running.remove(lane)
                 _close(lane)
-                event = finish.end(lane, event)
             if event is not None:
                 yield event
     finally:

@@ -7,10 +7,9 @@ import sys
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import datetime
-from functools import cache, reduce
-from operator import or_
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, FailFast, Field, TypeAdapter
 
@@ -18,27 +17,17 @@ from backend.engines.registry import engine_named
 from backend.errors import DerbyError
 from backend.events import Event, Name, to_json
 from backend.grammar.sources import GrammarSource, shipped
-from backend.records.record import LEFT_OUT, Hardware, RaceRecord, board
+from backend.records.record import Hardware, RaceRecord, board
 from backend.results.drawing import drawing
 from backend.strategies.column import Column, OwnModel, default_column, settings_of
 from backend.types import ModelSpec, Request
 from backend.untrusted import Untrusted, UntrustedError, read_json
 
-FORMAT, VERSION = "decode-derby-race", 4
+FORMAT, VERSION = "decode-derby-race", 5
 
 #: Bytes of a record that are read. Twelve columns of 8,192 tokens, a step and what was proposed in
 #: it some 400 bytes for each, are 40 MB; the five most probable tokens of each place are 10 more.
 MAX_BYTES = 1 << 27
-
-#: JSON values that a record may hold. Twelve columns of 8,192 tokens, each in a step of its own of
-#: some 60 values, what was proposed in it included, are six million.
-MAX_VALUES = 1 << 23
-
-#: What a record may tell of: all events but LEFT_OUT.
-if TYPE_CHECKING:
-    Told = Event
-else:
-    Told = reduce(or_, (kind for kind in get_args(Event) if kind not in LEFT_OUT))
 
 #: The form is fixed so that dates sort as texts do; whether there is such a day Python knows.
 Moment = Annotated[
@@ -75,7 +64,7 @@ class Document(Untrusted, extra="forbid"):
     """A race of Decode Derby: what was asked, where it ran and what happened."""
 
     format: Literal["decode-derby-race"]
-    version: Annotated[Literal[4], BeforeValidator(_known_version)]
+    version: Annotated[Literal[5], BeforeValidator(_known_version)]
     made: Moment
     machine: Hardware
     versions: Annotated[dict[str, Name], Field(max_length=32)]
@@ -83,7 +72,7 @@ class Document(Untrusted, extra="forbid"):
     target: ModelSpec
     columns: Annotated[list[ColumnDocument], Field(min_length=1, max_length=12)]
     events: Annotated[
-        list[Annotated[Told, Field(discriminator="kind")]], Field(max_length=393_216), FailFast()
+        list[Annotated[Event, Field(discriminator="kind")]], Field(max_length=393_216), FailFast()
     ]
     drawing: Any = None  # for browsers, and made of the events
 
@@ -138,7 +127,7 @@ def from_bytes(data: bytes, most: int = MAX_BYTES) -> RaceRecord:
             "race of fewer columns or tokens."
         )
     try:
-        return read_json(Document, data, "it", MAX_VALUES).record
+        return read_json(Document, data, "it").record
     except UntrustedError as error:
         raise DerbyError(
             f"This is not a record of a race: {error.clause}; save it again."

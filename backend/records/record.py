@@ -90,10 +90,6 @@ def _processor() -> str:
     return next(named, platform.processor())
 
 
-#: What is of no race: a wait.
-LEFT_OUT = (Preparing,)
-
-
 @dataclass(frozen=True, slots=True)
 class RaceRecord:
     """`made` is when, in UTC, as ISO 8601 writes it. `versions` are of programs, by name. `events`
@@ -137,8 +133,8 @@ class RaceRecord:
 def recorded(
     request: Request, columns: Iterable[Column], target: ModelSpec, events: Iterable[Event]
 ) -> RaceRecord:
-    """The record of a race that was run here, and ends now."""
-    events = (event for event in events if not isinstance(event, LEFT_OUT))
+    """The record of a race that was run here, and ends now; waits are of no race."""
+    events = (event for event in events if not isinstance(event, Preparing))
     made = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return RaceRecord(
         request, tuple(columns), target, made, this_machine(), versions(), tuple(events)

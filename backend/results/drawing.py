@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 from backend.costs import PassCosts
@@ -9,7 +10,7 @@ from backend.events import Proposed
 from backend.programs.parser import is_program
 from backend.results.figures import FIGURES
 from backend.results.result import Result, Row, result_of
-from backend.results.scoreboard import ENDED, Moment, Score, Scoreboard
+from backend.results.scoreboard import ENDED, Moment, Scoreboard
 from backend.results.sentences import beside, doubt, headline, mark, reasons, state
 from backend.types import Request
 
@@ -29,9 +30,6 @@ class Drawer:
         self._board, self._request, self._race = board, request, race
         self._steps = ["" for _ in board.columns]
         self._drawn = [0 for _ in board.columns]  # moments
-        self._amounts = [0 for _ in board.columns]
-        self._clocks = [0.0 for _ in board.columns]  # of the last step
-        self._characters = [0 for _ in board.columns]
 
     def draw(self) -> Drawing:
         """The race as it is now."""
@@ -54,16 +52,14 @@ class Drawer:
         return drawn | {"why": _why(board, result)} if ended else drawn
 
     def _column(self, row: Row, result: Result, status: str) -> Drawing:
-        board, score, interval = self._board, row.score, row.speedup.interval
+        board, interval = self._board, row.speedup.interval
         column = board.columns[row.column]
-        self._extend(row.column, score, characters=result.unit == "character")
+        self._extend(row)
         return {
             "name": row.name,
             "note": column.gist,
-            "line": str(column),
             "state": row.state,
             "doing": state(row),
-            "read": round(score.prefilled / max(score.prompt_tokens, 1), 2),
             "steps": self._steps[row.column],
             "amount": round(row.amount, 2),
             "speedup": round(row.speedup.value, 4) or None,
@@ -75,22 +71,19 @@ class Drawer:
             "message": row.message if row.message != status else "",  # said once
         }
 
-    def _extend(self, index: int, score: Score, *, characters: bool) -> None:
+    def _extend(self, row: Row) -> None:
         """Add the moments that are new; one that was no step counts with the next, as in the
         result. What was proposed for the last one may still come.
         """
-        until = len(score.moments) - (0 if score.state in ENDED else 1)
-        start = 0.0 if characters else score.ttft
+        index, moments, commits = row.column, row.score.moments, row.commits
+        until = len(moments) - (0 if row.score.state in ENDED else 1)
+        amounts = list(accumulate(commit.tokens for commit in commits))
+        before = 0 if row.unit == "character" else 1  # a program's progress has its beginning, too
         lines: list[str] = []
-        for number in range(self._drawn[index], until):
-            moment = score.moments[number]
-            self._characters[index] += sum(len(text) for _, text in moment.spans)
-            if moment.step:
-                tokens = score.ahead if moment.number == 1 else moment.tokens
-                tokens += self._amounts[index]
-                self._amounts[index] = self._characters[index] if characters else tokens
-                self._clocks[index] = round(max(moment.clock - start, 0.0), 5)
-            line = [self._clocks[index], self._amounts[index], moment.spans, _detail(moment)]
+        for moment in moments[self._drawn[index] : until]:
+            at = moment.number - before
+            clock, amount = (commits[at].clock, amounts[at]) if moment.number else (0.0, 0)
+            line = [round(clock, 5), amount, moment.spans, _detail(moment)]
             lines.append(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n")
         self._drawn[index] = max(until, self._drawn[index])
         self._steps[index] += "".join(lines)
@@ -116,7 +109,7 @@ def _detail(moment: Moment) -> Drawing | None:
         "tokens": proposed.committed[:MOST],
         "guesses": _guesses(proposed)[:MOST],
         "chosen": proposed.chosen,
-        "window": sum(map(len, proposed.window)),
+        "window": proposed.scratch,
         "allowed": proposed.allowed[0] if proposed.allowed else None,
         "top": [[[text, round(p, 4)] for text, p in each] for each in proposed.top[:MOST]],
     }
@@ -170,7 +163,7 @@ def _curve(board: Scoreboard, result: Result) -> list[Drawing]:
     return points + [
         {"rows": round(row.until.mean_rows, 2), "times": round(row.pass_cost, 3), "of": row.name}
         for row in result.rows
-        if row.score.spec == board.baseline.spec
+        if row.score.started.spec == board.baseline.started.spec
         and board.columns[row.column].strategy.keeps_cache
         and row.pass_cost
     ]

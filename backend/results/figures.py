@@ -121,7 +121,7 @@ def _drafting(row: Row) -> float | None:
 
 def _mask_wait(row: Row) -> float | None:
     score = row.until
-    return score.parts.get("mask", 0.0) / score.steps * 1e3 if score.masks else None
+    return score.parts.get("mask", 0.0) / score.steps * 1e3 if row.score.masked else None
 
 
 def _per_token(row: Row) -> float | None:
@@ -161,7 +161,7 @@ FIGURES = (
     ),
     Figure("drafted", "guessed", TOKENS, lambda row: row.until.drafted or None),
     Figure("drafting", "drafting", SHARE, _drafting),
-    Figure("forced", "forced", TOKENS, lambda r: float(r.until.forced) if r.until.masks else None),
+    Figure("forced", "forced", TOKENS, lambda r: float(r.until.forced) if r.score.masked else None),
     Figure("mask_wait", "mask wait", MILLISECONDS, _mask_wait),
     Figure("reused", "reused", TOKENS, lambda row: row.score.reused or None),
     Figure("rows", "rows", TOKENS, lambda row: row.until.rows or None),

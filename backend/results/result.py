@@ -14,7 +14,8 @@ from itertools import accumulate
 from math import inf
 from typing import Literal
 
-from backend.events import CUT_SHORT
+import numpy as np
+
 from backend.results.intervals import UNKNOWN, Commit, Ratio, paired, rate, unpaired
 from backend.results.scoreboard import ENDED, Score, Scoreboard, State
 from backend.results.texts import Sameness, Text, same_work, texts_of
@@ -60,6 +61,7 @@ class Row:
     verdict: Verdict
     comparison: Text
     score: Score = field(repr=False)
+    commits: Sequence[Commit] = field(repr=False)  # what it wrote with each step
 
     @property
     def baseline(self) -> bool:
@@ -149,9 +151,8 @@ def result_of(board: Scoreboard) -> Result:
     texts = texts_of(board)
     ends = [commits[-1].clock for commits in progress if commits]
     finish = _photo_finish(board, progress, texts)
-    others = board.conditions.others if board.conditions else 0.0
-    doubt: Doubt = "noisy" if others > NOISY else "busy" if others > BUSY else ""
-    cut = any(score.reason in CUT_SHORT for score in board.scores)
+    doubt: Doubt = "noisy" if board.others > NOISY else "busy" if board.others > BUSY else ""
+    cut = any(score.reason == "stopped" for score in board.scores)
     final = board.ended and board.conditions is not None and not cut
     judged = final and doubt != "noisy"
     rows = tuple(
@@ -271,6 +272,7 @@ def _row(
         _verdict(board, index, ratio, judged=judged),
         text,
         score,
+        own,
     )
 
 
@@ -315,16 +317,11 @@ def at(commits: Sequence[Commit], moment: float) -> tuple[float, float]:
     """What a column had written at a moment, and in how many passes; a step that was under way
     counts by its share.
     """
-    amount, passes, before = 0.0, 0.0, 0.0
-    for commit in commits:
-        share = 1.0
-        if commit.clock > moment:
-            share = (moment - before) / (commit.clock - before)
-        amount, passes = amount + share * commit.tokens, passes + share * commit.passes
-        if commit.clock > moment:
-            break
-        before = commit.clock
-    return amount, passes
+    if not commits:
+        return 0.0, 0.0
+    clock, tokens, _, _, passes = np.asarray(commits, float).T
+    amount, done = (np.interp(moment, clock, np.cumsum(each)) for each in (tokens, passes))
+    return float(amount), float(done)
 
 
 def _verdict(board: Scoreboard, index: int, ratio: Ratio, *, judged: bool) -> Verdict:

@@ -10,7 +10,6 @@ from typing import Literal
 from backend.costs import UNKNOWN_COSTS, PassCosts
 from backend.decoding.seams import UNDECIDED, Decision
 from backend.events import (
-    CUT_SHORT,
     Conditions,
     CostsKnown,
     Decided,
@@ -74,12 +73,8 @@ class Score:
     expected: str = ""  # what the grammar still wanted when the text was cut
     judged: Judged | None = None  # how a text was judged that its grammar let end
 
-    model: str = ""  # what runs where, in words
-    spec: dict[str, str] = field(default_factory=dict)  # the same by part; {}: unknown
-    tokenizer: str = ""  # fingerprint of what the token ids mean; "": unknown
     clock: str = "own"  # whose time the seconds are of: the column's own, "server" or "network"
-    keeps_text: bool = True  # False: it promises the distribution alone
-    started: Started = field(default_factory=lambda: Started(0, 0, ""))  # says all this, and more
+    started: Started = field(default_factory=lambda: Started(0, 0, ""))  # what runs where, and how
 
     prompt_tokens: int = 0
     prefilled: int = 0  # tokens of the prompt that are computed, or need not be
@@ -96,7 +91,7 @@ class Score:
     seconds: float = 0.0
     ttft: float = 0.0
     parts: dict[str, float] = field(default_factory=dict)  # seconds of each of PARTS
-    masks: list[float] = field(default_factory=list)  # seconds of each mask, hidden or not
+    masked: bool = False  # a grammar allowed some tokens alone
 
     ahead: int = 0  # tokens that a grammar forced in the first step: no time of their own
     steps: int = 0
@@ -122,20 +117,17 @@ class Score:
         match event:
             case Started():
                 self.state, self.started = "prefill", event
-                self.model, self.prompt_tokens = event.model, event.prompt_tokens
-                self.spec, self.tokenizer = event.spec, event.tokenizer
-                self.keeps_text = event.keeps_text
+                self.prompt_tokens = event.prompt_tokens
             case Prepared():
                 self.reused = event.reused
                 self.prefilled = min(event.reused, self.prompt_tokens)
             case CostsKnown():
-                by_token, by_row = event.context_slope
-                widths, passes = tuple(event.widths), tuple(event.passes)
-                self.costs = PassCosts(widths, passes, event.width_change, (by_token, by_row))
+                self.costs = PassCosts(tuple(event.widths), tuple(event.passes))
                 self.draft_cost = event.draft
             case Prefilled():
                 self.prefilled = max(self.prefilled, min(event.done, self.prompt_tokens))
             case Proposed():
+                self.masked |= bool(event.allowed)
                 if self.moments:
                     self.moments[-1].proposed = event
             case Decided():
@@ -153,12 +145,11 @@ class Score:
                 self.judged = event
             case Served():
                 self.clock = event.clock
-                self.model = event.model or self.model
                 self.prompt_tokens = event.prompt_tokens or self.prompt_tokens
             case Repeated():
                 self.repeats.append(event)
             case Finished():
-                self.state = "stopped" if event.reason in CUT_SHORT else "done"
+                self.state = "stopped" if event.reason == "stopped" else "done"
                 self.reason, self.expected = event.reason, event.expected
             case Failed():
                 self.state, self.message = "failed", event.message
@@ -182,7 +173,6 @@ class Score:
         self.steps += 1
         self.moments.append(Moment(self.seconds, step.spans, self.steps, step))
         self.rows += step.rows
-        self.masks += step.masks
         self.forced += step.origins.count("forced")
         if step.drafted:
             self.drafted += step.drafted
@@ -264,6 +254,11 @@ class Scoreboard:
                 self.conditions = event
             case _:
                 self.scores[event.column].add(event)
+
+    @property
+    def others(self) -> float:
+        """The share of the machine that others used; 0: unknown."""
+        return self.conditions.others if self.conditions else 0.0
 
     @property
     def ended(self) -> bool:

@@ -5,7 +5,6 @@
 from math import isfinite
 
 from backend.engines.registry import engines
-from backend.events import Conditions
 from backend.results.figures import (
     by_position,
     counted,
@@ -14,7 +13,7 @@ from backend.results.figures import (
     listed,
     rate,
 )
-from backend.results.result import Result, Row
+from backend.results.result import BUSY, NOISY, Result, Row
 from backend.results.scoreboard import ENDED, Score, Scoreboard
 from backend.strategies.libraries import SERVER
 
@@ -55,7 +54,7 @@ def headline(board: Scoreboard, result: Result) -> str:
 def _speed(board: Scoreboard, result: Result) -> str:
     base, verdicts = result.baseline, {row.verdict for row in result.rows}
     if result.doubt == "noisy":
-        return f"Too noisy to tell: {_others(board.conditions)}."
+        return noise(board.others)
     if base is None or verdicts <= {"baseline", ""}:
         best = max(result.rows, key=lambda row: row.rate)
         wrote = f"{best.name} wrote {_pace(best)}"
@@ -96,18 +95,15 @@ def _texts(result: Result) -> str:
 
 def doubt(board: Scoreboard, result: Result) -> str:
     """Why the speeds may be off; "" if they are not, or the headline says it."""
-    return f"Speeds may be off: {_others(board.conditions)}." if result.doubt == "busy" else ""
+    return noise(board.others) if result.doubt == "busy" else ""
 
 
-def _others(conditions: Conditions | None) -> str:
-    share = conditions.others if conditions else 0.0
-    return f"other programs used {share:.0%} of the machine"
-
-
-def taken_by_others(conditions: Conditions) -> str:
-    """How much of how many cores others used."""
-    cores = counted(conditions.cores, "core")
-    return f"other programs used {conditions.others:.0%} of {cores}"
+def noise(others: float) -> str:
+    """What it means that others used this share of the machine; "": nothing."""
+    used = f"other programs used {others:.0%} of the machine"
+    if others > NOISY:
+        return f"Too noisy to tell: {used}."
+    return f"Speeds may be off: {used}." if others > BUSY else ""
 
 
 def mark(board: Scoreboard, row: Row) -> str:
@@ -142,7 +138,7 @@ def comparison(board: Scoreboard, row: Row) -> str:
 
 def _rounding(board: Scoreboard, row: Row) -> str:
     """Why a column may differ from another one of its model; "" where it must not."""
-    engine, precision = (row.score.spec.get(part, "") for part in ("engine", "precision"))
+    engine, precision = (row.score.started.spec.get(part, "") for part in ("engine", "precision"))
     library = board.columns[row.column].strategy.library
     declared = library.declaration if library else engines().get(engine)
     exact = declared is None or declared.demo or precision in declared.exact

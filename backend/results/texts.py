@@ -49,7 +49,8 @@ def compare(ours: Score, theirs: Score) -> Comparison:
     """Our text beside another: by token where a token's id means the same in both. Texts that are
     whole and alike letter for letter are equal, whichever tokens spell them.
     """
-    by_token = bool(ours.tokenizer) and ours.tokenizer == theirs.tokenizer
+    vocabulary = ours.started.tokenizer
+    by_token = bool(vocabulary) and vocabulary == theirs.started.tokenizer
     by_token &= all(len(score.tokens) == score.length for score in (ours, theirs))
     # A limit of tokens is the same limit for those who count alike, and for the same text.
     alike = by_token or ours.text == theirs.text
@@ -78,9 +79,9 @@ def same_work(board: Scoreboard, one: int, other: int) -> bool:
     """True if both columns run under the same grammar and are known to run on the same weights, on
     the same engine, at the same precision; of servers, if they are one column twice.
     """
-    columns, spec = board.columns, board.scores[one].spec
+    columns, spec = board.columns, board.scores[one].started.spec
     alike = columns[one].grammar == columns[other].grammar
-    same_weights = bool(spec) and spec == board.scores[other].spec
+    same_weights = bool(spec) and spec == board.scores[other].started.spec
     return alike and (same_weights or columns[one] == columns[other])
 
 
@@ -99,8 +100,9 @@ def texts_of(board: Scoreboard) -> list[Text]:
         score = scores[index]
         comparisons = {i: compare(score, scores[i]) for i in order[:at]}
         others = [i for i, each in comparisons.items() if each.parted]
-        peers = [i for i in order[:at] if scores[i].keeps_text and texts[i].sameness != "changed"]
-        peers = [i for i in peers if score.keeps_text and same_work(board, i, index)]
+        pairs = ((i, scores[i].started) for i in order[:at] if texts[i].sameness != "changed")
+        peers = [i for i, started in pairs if started.keeps_text and score.started.keeps_text]
+        peers = [i for i in peers if same_work(board, i, index)]
         changed = next((i for i in peers if i in others), None)
         # The class of a peer comes first: a text that has just begun is like many.
         likes = dict.fromkeys(texts[i].like for i in (*peers, *order[:at]))

@@ -132,8 +132,3 @@ class Strategy:
     def guesses(self) -> bool:
         """True if it proposes tokens at all."""
         return self.build is not build_nothing
-
-    @property
-    def saves_cache(self) -> bool:
-        """True if its columns have a KV cache of ours behind a whole text."""
-        return self.ours and self.keeps_cache

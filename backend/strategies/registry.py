@@ -43,15 +43,9 @@ def usual_columns(model: str) -> tuple[str, ...]:
 
 def strategies() -> Mapping[str, Strategy]:
     """Every strategy by name, ours first."""
-    return _registered()[0]
-
-
-def plugin_problems() -> tuple[str, ...]:
-    """A sentence on each strategy of another package that was left out."""
-    return _registered()[1]
+    return _registered()
 
 
 @cache
-def _registered() -> tuple[Mapping[str, Strategy], tuple[str, ...]]:
-    by_name, problems = load_declared(GROUP, Strategy, OURS)
-    return MappingProxyType(by_name), problems
+def _registered() -> Mapping[str, Strategy]:
+    return MappingProxyType(load_declared(GROUP, Strategy, OURS))

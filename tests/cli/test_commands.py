@@ -225,17 +225,6 @@ def test_tune_names_what_is_shown_to_be_faster(
     assert result.stdout.splitlines()[-1].startswith(use)
 
 
-def test_a_plug_in_that_was_left_out_is_a_line_before_the_command_runs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    problems = ("The plug-in 'a' was left out. " + "x" * 200, "The plug-in [b] was left out.")
-    for room, problem in zip(("engines", "strategies"), problems, strict=True):
-        monkeypatch.setattr(f"backend.{room}.registry.plugin_problems", lambda p=problem: (p,))
-    result = run("race", "xx", *FAKE, "-c", "kv", "--json")
-    assert result.exit_code == 0
-    assert tuple(result.stderr.splitlines()) == problems
-
-
 def test_every_command_is_in_the_list_and_has_help() -> None:
     page = " ".join(run("--help").stdout.split())
     for command in typer.main.get_group(app).commands.values():

@@ -75,7 +75,7 @@ def test_slots_have_grammars_of_their_own_under_any_drafter() -> None:
     assert re.fullmatch("[0-9]{2,4}", str(values["n"]))
     assert values["s"] in ("red", "green")
     assert [score.values for score in board.scores] == [values] * len(columns)
-    assert all(score.masks for score in board.scores)
+    assert all(score.masked for score in board.scores)
 
 
 class Meeting(FakeSession):
@@ -93,10 +93,11 @@ class Meeting(FakeSession):
 
 def test_masks_are_computed_while_the_pass_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Were they begun after the pass, it would wait for them in vain."""
-    compute = GrammarConstraint.masks_along
+    compute, rows = GrammarConstraint.masks_along, list[int]()
 
     def tell(self: GrammarConstraint, proposal: Proposal) -> Masks:
         masks = compute(self, proposal)
+        rows.append(len(masks))
         Meeting.masked.set()
         return masks
 
@@ -104,11 +105,12 @@ def test_masks_are_computed_while_the_pass_runs(monkeypatch: pytest.MonkeyPatch)
     engine = FakeEngine()
     constraint = compile_grammar(GrammarSource("lark", LOOPS, "test"), engine.tokenizer)
     Meeting.masked.clear()
+    rows.clear()
     request, session = Request("Say", 20, chat=False), Meeting(engine)
     score = run(engine, request, prompt=b"Say", session=session, constraint=constraint).score
     assert len(score.tokens) == 20
     # One mask for each sampled row: the root, and each forced token.
-    assert len(score.masks) == score.steps + score.forced
+    assert sum(rows) == score.steps + score.forced
 
 
 @pytest.mark.parametrize("name", ["grammar", *DRAFTED])

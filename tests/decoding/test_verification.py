@@ -100,7 +100,7 @@ class NeverNext(Constraint):
         return replace(proposal, tokens=tokens, parents=parents, scratch=0)
 
     def masks_along(self, proposal: Proposal) -> Masks:
-        return Masks(np.stack([legal(t) for t in (self._last, *proposal.tokens)]))
+        return np.stack([legal(t) for t in (self._last, *proposal.tokens)])
 
     def advance(self, tokens: Sequence[int]) -> None:
         self._last = tokens[-1]

@@ -13,11 +13,10 @@ from backend.engines import registry
 from backend.engines.fake import FAKE
 from backend.engines.registry import (
     copy_spec,
-    device_help,
     engine_named,
     engines,
+    of_each,
     offered_engines,
-    plugin_problems,
 )
 from backend.errors import DerbyError
 from backend.offer import offer_of
@@ -100,15 +99,17 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 
 @pytest.mark.usefixtures("installed")
-def test_the_engine_of_another_package_is_offered_and_runs_and_a_broken_one_is_named() -> None:
+def test_the_engine_of_another_package_is_offered_and_runs_and_a_broken_one_is_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     offer = offer_of(offered_engines())
-    assert [runtime.engine for runtime in offer.runtimes] == ["openvino", "torch", "parrot"]
+    assert [engine.name for engine in offer.engines] == ["openvino", "torch", "parrot"]
     assert offer.models == ("built-in", "polly")
-    assert "cage (parrot)" in device_help()
+    assert "parrot: cage" in of_each(lambda engine: engine.device_help)
     spec = ModelSpec("polly", "parrot", "words", "cage")
     assert LoadedModels(1_000_000).get(spec, print).spec == spec
     assert copy_spec(spec, "int4") == spec, "no other engine knows its models"
-    [problem] = plugin_problems()
+    [problem] = caplog.messages
     assert "broken_engine" in problem
     assert "no_such_library" in problem
     assert "broken_engine" not in engines()

@@ -74,7 +74,7 @@ def data(tiny: Target, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def a_draft(tiny: Target) -> Eagle3:
     """One in which nothing is zero."""
-    draft = new_draft(tiny.files.folder, np.arange(200), 4)
+    draft = new_draft(tiny.files.folder, np.arange(200), torch.ones(3 * tiny.width), 4)
     torch.nn.init.normal_(draft.fc.weight, std=0.2)
     return draft.eval()
 

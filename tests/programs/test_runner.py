@@ -6,10 +6,12 @@ import itertools
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from grammar_texts import accepts
+from race_runs import board_after, events_of
 from small_tokenizer import sentencepiece_like, small_tokenizer
 
 from backend.decoding.clock import Clock
@@ -24,11 +26,10 @@ from backend.grammar.sources import GrammarSource
 from backend.programs import runner
 from backend.programs.parser import Gen, parse_program
 from backend.programs.runner import run_program, slot_grammar, slot_grammars
-from backend.racing.hosts import InlineHost
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.scoreboard import Scoreboard
-from backend.strategies.column import OwnModel, parse_column
+from backend.strategies.column import parse_column
 from backend.types import Layers, ModelSpec, Request, Sampling
 
 FAKE = ModelSpec("fake", "fake")
@@ -54,17 +55,15 @@ def play(
     target: ModelSpec = FAKE,
     **options: object,
 ) -> tuple[Scoreboard, list[Event]]:
-    # On models of their own none is at the photo finish, at which Stateless would end.
-    own = OwnModel(target.name, target.engine, target.precision, target.device)
-    chosen = tuple(parse_column(column).on(own) for column in columns)
-    board, events = Scoreboard(chosen), list[Event]()
-
-    def emit(event: Event) -> None:
-        events.append(event)
-        board.add(event)
-
-    race = Race(Request(program, 64, **options), chosen, ModelSpec("-"))  # type: ignore[arg-type]
-    InlineHost(MODELS if target == BUILT_IN else LoadedModels()).run(race, emit, lambda: False)
+    chosen = tuple(map(parse_column, columns))
+    request = Request(program, 64, **options)  # type: ignore[arg-type]
+    models = MODELS if target == BUILT_IN else LoadedModels()
+    events = [  # each alone, else Stateless ends at the photo finish
+        replace(event, column=index) if hasattr(event, "column") else event
+        for index, column in enumerate(chosen)
+        for event in events_of(Race(request, (column,), target), models)
+    ]
+    board = board_after(chosen, events)
     assert not [s.message for s in board.scores if s.state == "failed"]
     return board, events
 

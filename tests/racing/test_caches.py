@@ -57,21 +57,14 @@ def test_a_saved_cache_is_restored_exactly(target: ModelSpec, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("changed", "reason"),
-    [
-        ({"model": "another"}, "The saved cache is of model 'another'"),
-        ({"precision": "int4"}, "of precision 'int4', and this column's is 'fp32'"),
-        ({"format": "decode-derby-cache-1"}, "holds no cache that --save-cache wrote"),
-    ],
+    "changed", [{"model": "another"}, {"precision": "int4"}, {"format": "decode-derby-cache-1"}]
 )
-def test_another_model_s_cache_is_refused(
-    tmp_path: Path, changed: dict[str, str], reason: str
-) -> None:
+def test_another_model_s_cache_is_refused(tmp_path: Path, changed: dict[str, str]) -> None:
     models, file = LoadedModels(), tmp_path / "one.safetensors"
     raced(models, TEXT, "kv", save=file)
     save_file(load_file(file), file, _identity(models.get(FAKE, print)) | changed)
     (score,) = raced(models, TEXT, "kv", restore=file)
-    assert reason in score.message
+    assert "no cache of fake on fake" in score.message
 
 
 def test_the_first_column_that_keeps_a_cache_is_saved(tmp_path: Path) -> None:

@@ -3,16 +3,14 @@ one, a stop with its pass, one race at a time. A worker may hang, fail to start 
 moment: its columns say so in a sentence, the next race works, and nothing is left behind.
 """
 
-import multiprocessing
 import os
 import random
 import signal
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -22,16 +20,12 @@ from race_runs import PATIENCE, alive, ends, never, streamed, until
 from backend.events import Event, Failed, Finished, Prefilled, Preparing, Started, Step
 from backend.grammar.sources import GrammarSource
 from backend.racing import hosts
-from backend.racing.hosts import Host, InlineHost, ProcessHost, ZeroGpuHost
+from backend.racing.hosts import Host, InlineHost, ProcessHost
 from backend.racing.race import Race
 from backend.strategies.column import default_column, parse_column
 from backend.strategies.registry import DEFAULT_COLUMNS
 from backend.types import ModelSpec, Request
 
-# A fork of a process with threads: what Spaces do, and Python 3.12 warns of.
-pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
-
-# Without the grammar, whose engine's threads are none in a fork of a process that has used them.
 COLUMNS = tuple(map(parse_column, DEFAULT_COLUMNS[:4]))
 SHORT = Race(Request("Who is it?", max_new_tokens=25), COLUMNS, ModelSpec("fake", "fake"))
 # Twenty milliseconds a step and thousands of tokens, of which none ends the text.
@@ -49,37 +43,6 @@ def assert_works(host: Host) -> None:
     last = ends(streamed(host, SHORT))
     assert sorted(last) == list(range(len(COLUMNS)))
     assert all(isinstance(event, Finished) for event in last.values())
-
-
-def lend(*, duration: int) -> Callable[[Any], Any]:
-    """Run the generator as Spaces do: in a process that is forked for the call."""
-
-    def decorated(task: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
-        def call(*arguments: Any) -> Iterator[Any]:
-            context = multiprocessing.get_context("fork")
-            (ours, theirs), closed = context.Pipe(), context.Event()
-
-            def run() -> None:
-                values: Any = task(*arguments)
-                for value in values:
-                    if closed.is_set():
-                        values.close()
-                    else:
-                        theirs.send(value)
-                theirs.send(None)
-
-            process = context.Process(target=run, daemon=True)
-            process.start()
-            try:
-                while (value := ours.recv()) is not None:
-                    yield value
-            finally:
-                closed.set()
-                process.join()
-
-        return call
-
-    return decorated
 
 
 @pytest.fixture(autouse=True)
@@ -102,11 +65,11 @@ def worker() -> Iterator[ProcessHost]:
         yield host
 
 
-@pytest.fixture(params=["inline", "process", "ZeroGPU"])
+@pytest.fixture(params=["inline", "process"])
 def host(request: pytest.FixtureRequest) -> Generator[Host]:
     """However long a pass takes, a worker that answers at all is not replaced."""
     if request.param != "process":
-        yield InlineHost() if request.param == "inline" else ZeroGpuHost(lend)
+        yield InlineHost()
         return
     shared: ProcessHost = request.getfixturevalue("worker")
     before = shared.pid
@@ -184,22 +147,6 @@ def test_a_second_race_waits_its_turn_and_can_be_stopped_meanwhile(host: Host) -
     first.close()
     other.join(PATIENCE)
     assert sorted(ends(second)) == list(range(len(COLUMNS)))
-
-
-def test_a_gpu_that_is_refused_fails_every_column_with_what_spaces_say() -> None:
-    class QuotaError(Exception):
-        message = "Your quota is used up."
-
-    def refuse(*, duration: int) -> Callable[[Any], Any]:
-        def call(*_: Any) -> Iterator[Any]:
-            raise QuotaError
-            yield
-
-        return lambda _task: call
-
-    last = ends(streamed(ZeroGpuHost(refuse), SHORT))
-    assert len(last) == len(COLUMNS)
-    assert all("quota is used up" in getattr(event, "message", "") for event in last.values())
 
 
 def test_a_stop_is_noticed_while_an_untrusted_grammar_is_checked(worker: ProcessHost) -> None:

@@ -40,6 +40,7 @@ from backend.grammar.sources import GrammarSource
 from backend.racing.ledger import Ledger
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
+from backend.results.result import progress_of, result_of
 from backend.results.scoreboard import Score, Scoreboard
 from backend.results.texts import texts_of
 from backend.strategies import registry
@@ -220,19 +221,25 @@ QUICK = "speculative:draft=fake,k=4"
 
 
 @pytest.mark.parametrize("first", [None, 0], ids=["in turns", "alone"])
-@pytest.mark.parametrize("other", [QUICK, "grammar", "kv:model=fake"])
-def test_stateless_ends_at_the_photo_finish_of_the_plain_text(
-    other: str, first: int | None
+@pytest.mark.parametrize("others", [("kv", QUICK), ("lookup",)])
+def test_stateless_ends_at_the_photo_finish_of_the_result(
+    others: tuple[str, ...], first: int | None
 ) -> None:
-    """It kept everybody waiting: the winner was there at 37 s, the end at 56. A text of a grammar,
-    or of another model, is no finish.
+    """It kept everybody waiting: the winner was there at 37 s, the end at 56. The finish is the
+    result's, so without a plain column there is none.
     """
-    columns = tuple(map(parse_column, ("stateless", other)))
+    columns = tuple(map(parse_column, ("stateless", *others)))
     slow = ModelSpec("fake-slow", "fake")
     events = events_of(Race(Request("Who?", 30), columns, slow, alone_from=first))
-    reasons = {event.column: event.reason for event in events if isinstance(event, Finished)}
-    assert reasons[0] == ("photo finish" if other == QUICK else "token limit")
-    assert reasons[1] in ("token limit", "end of text")
+    board = board_after(columns, events)
+    reason, *rest = (score.reason for score in board.scores)
+    assert reason == ("photo finish" if others[0] == "kv" else "token limit")
+    assert set(rest) <= {"token limit", "end of text"}
+    result, steps = result_of(board), progress_of(board.scores[0], "token")
+    if result.finished:
+        assert (result.moment or 0.0) <= steps[-1].clock
+        if first is not None:
+            assert steps[-2].clock < (result.moment or 0.0), "not a step more"
 
 
 def test_columns_may_run_alone_one_after_another_whichever_is_first() -> None:
@@ -295,7 +302,7 @@ def test_a_decision_comes_once_and_right_after_the_step_that_made_it(
 ) -> None:
     strategy = Strategy("undecided", "x", "x", build=lambda _: Undecided())
     known = dict(registry.strategies()) | {"undecided": strategy}
-    monkeypatch.setattr(registry, "_registered", lambda: (known, ()))
+    monkeypatch.setattr(registry, "_registered", lambda: known)
     events, _ = raced([parse_column("undecided"), parse_column("kv")])
     own = [event for event in events if getattr(event, "column", -1) == 0]
     decided = [(i, event) for i, event in enumerate(own) if isinstance(event, Decided)]

@@ -1,11 +1,10 @@
 """The interleaver: the lowest clock has the next turn, and no turn is longer than it may be; a lane
 that fails, even as it is closed, fails alone; a stop ends every lane once, with the text that it
-held back; what ends early does so at the first end of a lane that finishes; all lanes are closed.
+held back; all lanes are closed.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from math import inf
 
 import pytest
 from hypothesis import given
@@ -15,7 +14,7 @@ from scoreboards import step
 from backend.decoding.clock import Clock
 from backend.errors import DerbyError
 from backend.events import Event, Failed, Finished, Prefilled, Step
-from backend.racing.schedule import Lane, PhotoFinish, interleave
+from backend.racing.schedule import Lane, interleave
 
 DURATIONS = st.lists(
     st.lists(st.integers(1, 50).map(lambda n: n / 8), min_size=1, max_size=12),
@@ -145,39 +144,6 @@ def test_abandoning_the_stream_closes_every_lane(length: int) -> None:
     started = {event.column for _, event in zip(range(length), stream, strict=False)}
     stream.close()
     assert [column.closed for column in columns] == [i in started for i in range(3)]
-
-
-@given(DURATIONS.filter(lambda all_: len(all_) > 1), st.data())
-def test_a_lane_that_ends_early_does_so_at_the_first_end_of_one_that_finishes(
-    durations: list[list[float]], data: st.DataObject
-) -> None:
-    """By the clocks since their first tokens, whether lanes take turns or run one by one."""
-    finishing = data.draw(st.sets(st.integers(1, len(durations) - 1)))
-    columns = [Column(i, times) for i, times in enumerate(durations)]
-    ends = [sum(times[2:]) for times in durations]
-    finish = min((ends[i] for i in finishing if len(durations[i]) > 1), default=inf)
-    alone = data.draw(st.booleans())
-    lanes = [column.lane() for column in columns]
-    for i in finishing:
-        lanes[i].finishes = True
-    lanes[0].ends_early = True
-    photo = PhotoFinish()
-    columns[0].stopped = lambda: photo.ends(lanes[0])
-    groups = [[lane] for lane in (*lanes[1:], lanes[0])] if alone else [lanes]
-    events = [event for group in groups for event in interleave(group, never, finish=photo)]
-    assert photo.seconds == finish
-    own = [event for event in events if getattr(event, "column", -1) == 0]
-    wrote = sum(isinstance(event, Step) for event in own)
-    if own[-1] == Finished(0, "photo finish", HELD_BACK):
-        assert sum(durations[0][2 : 1 + wrote]) >= finish, "all figures are of that moment"
-        assert columns[0].closed
-    else:
-        assert own == list(Column(0, durations[0]).events())
-    if alone and len(durations[0]) > 2 and sum(durations[0][2:-1]) >= finish:
-        assert own[-1] == Finished(0, "photo finish", HELD_BACK)
-        assert wrote == 1 or sum(durations[0][2:wrote]) < finish, "not a step more"
-    rest = [event for event in events if getattr(event, "column", -1) > 0]
-    assert sum(isinstance(event, Finished) for event in rest) == len(columns) - 1
 
 
 def test_a_clock_that_runs_across_a_yield_is_refused() -> None:

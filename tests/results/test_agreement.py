@@ -7,7 +7,7 @@ import csv
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from io import StringIO
 from itertools import accumulate, combinations, cycle, pairwise, product
 from math import isclose
@@ -23,7 +23,6 @@ from scoreboards import amount, drawn_steps, step
 
 from backend.errors import DerbyError
 from backend.events import (
-    CUT_SHORT,
     Conditions,
     Decided,
     Event,
@@ -79,7 +78,7 @@ def who_wins(board: Scoreboard, result: Result, sentence: str) -> None:
     """
     rows, base = result.rows, result.baseline
     leaders = [rows[i] for i in result.leaders]
-    cut = any(row.score.reason in CUT_SHORT for row in rows)
+    cut = any(row.score.reason == "stopped" for row in rows)
     final = board.ended and not cut and board.conditions is not None
     if not final or board.conditions is None or board.conditions.others > NOISY:
         assert not leaders
@@ -118,7 +117,7 @@ def part(one: Score, other: Score) -> bool:
     """Whether two texts are not the same so far: neither begins with the other one, or that which
     is shorter has ended.
     """
-    known = one.tokenizer == other.tokenizer != "" and one.tokens and other.tokens
+    known = one.started.tokenizer == other.started.tokenizer != "" and one.tokens and other.tokens
     shorter = min(one, other, key=lambda score: len(score.text))
     ended = shorter.state == "done" and shorter.reason != "photo finish"
     ended &= bool(known) or shorter.reason != "token limit"
@@ -321,7 +320,7 @@ def _column(
     pace = st.tuples(st.integers(1, longest), st.sampled_from([0.01, 0.03, 0.05, 0.06, 0.1, 0.3]))
     server, library = not column.strategy.loads, not column.strategy.ours
     tokenizer = draw(st.sampled_from(["", "another"])) if server else "another" if rare() else "one"
-    spec = {} if server or rare() else column.target(ModelSpec()).parts
+    spec = {} if server or rare() else asdict(column.target(ModelSpec()))
     events: list[Event] = [Started(index, 5, "m", tokenizer, spec, keeps_text=not rare())]
     events += [Served(index, draw(st.sampled_from(["network", "server"])))] * server
     events += [Fed(index, 5, [["fixed", "given: "]], 0.01)] * program

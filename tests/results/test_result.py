@@ -4,7 +4,7 @@ who is shown to be faster, and what libraries' columns may claim.
 
 import random
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import pairwise
 from math import log, sqrt
 
@@ -135,7 +135,7 @@ def test_a_grammar_s_short_answer_is_measured_at_its_own_end_and_finishes_no_rac
 
 
 def test_other_weights_finish_no_race_and_win_none() -> None:
-    spec = ModelSpec(precision="int4").parts
+    spec = asdict(ModelSpec(precision="int4"))
     other = written(1, LONG_PAIRS, 0.1, spec)
     other[3] = step(1, [7, 8], 0.1)
     result = raced("kv kv@openvino/int4", *written(0, LONG, 0.1), *other)

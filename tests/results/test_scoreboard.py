@@ -35,7 +35,7 @@ SPECULATIVE = (
 
 def test_a_speculative_column_worked_out_by_hand() -> None:
     score = scored(*SPECULATIVE)
-    assert (score.state, score.reason, score.model) == ("done", "token limit", "a model")
+    assert (score.state, score.reason, score.started.model) == ("done", "token limit", "a model")
     assert (score.prompt_tokens, score.prefilled) == (100, 100)
     assert (score.ttft, score.seconds) == (0.75, 2.25)
     assert (score.steps, score.rows, score.mean_rows) == (5, 114, 3.5)

@@ -1,7 +1,7 @@
 """Every sentence that a race's result is put into, in one table: the only test of their words."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from scoreboards import LONG, LONG_PAIRS, SINGLE, again, board_of, started, step, written
@@ -24,8 +24,9 @@ from backend.results.scoreboard import Scoreboard
 from backend.results.sentences import beside, doubt, headline, mark, outcome, reasons, state, why
 from backend.types import ModelSpec
 
-BF16, INT8 = ModelSpec(engine="torch", precision="bf16").parts, ModelSpec(precision="int8").parts
-GGUF = ModelSpec(engine="llamacpp", precision="gguf").parts
+BF16 = asdict(ModelSpec(engine="torch", precision="bf16"))
+INT8 = asdict(ModelSpec(precision="int8"))
+GGUF = asdict(ModelSpec(engine="llamacpp", precision="gguf"))
 
 KV, PAIRS = written(0, LONG, 0.1), written(1, LONG_PAIRS, 0.1)
 EQUAL, SLOW = written(1, LONG, 0.1), written(1, LONG, 0.2)

@@ -3,7 +3,7 @@ who promises a text is held to it.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import permutations
 
 import pytest
@@ -14,7 +14,7 @@ from backend.results.scoreboard import Scoreboard
 from backend.results.texts import Comparison, Sameness, compare, texts_of
 from backend.types import ModelSpec
 
-INT8 = ModelSpec(precision="int8").parts
+INT8 = asdict(ModelSpec(precision="int8"))
 
 
 def wrote(

@@ -37,7 +37,6 @@ def test_the_registry_is_consistent() -> None:
     assert {parse_column(column).name for column in DEFAULT_COLUMNS} <= set(strategies())
     assert len(set(DEFAULT_COLUMNS)) == len(DEFAULT_COLUMNS)
     assert len({strategy.title for strategy in strategies().values()}) == len(strategies())
-    assert registry.plugin_problems() == ()
     baseline = default_column(BASELINE)
     assert baseline.plain
     assert not baseline.strategy.settings
@@ -181,7 +180,7 @@ def test_a_build_that_fails_leaves_no_session_behind(monkeypatch: pytest.MonkeyP
         raise RuntimeError("a slip")
 
     broken = replace(SPECULATIVE, build=failing)
-    monkeypatch.setattr(registry, "_registered", lambda: ({"speculative": broken}, ()))
+    monkeypatch.setattr(registry, "_registered", lambda: {"speculative": broken})
     models, columns = LoadedModels(), (parse_column("speculative:draft=fake-draft"),)
     board = Scoreboard(columns)
     Race(Request("x", 8), columns, ModelSpec("fake", "fake")).run(models, board.add, lambda: False)

@@ -23,7 +23,7 @@ from backend.engines.self_test import (
 )
 from backend.engines.session import Session
 from backend.errors import DerbyError, unknown
-from backend.machine import threads, zero_gpu
+from backend.machine import threads
 from backend.models.files import (
     ModelFiles,
     loading_error,
@@ -300,11 +300,8 @@ def open_torch(spec: ModelSpec, say: Say) -> TorchEngine:
 
 
 def devices() -> tuple[str, ...]:
-    """CUDA first where there is a driver, or a GPU is lent: importing torch to ask would take
-    seconds and memory.
-    """
-    driver = Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None
-    cuda = driver or zero_gpu()
+    """CUDA first where there is a driver: importing torch to ask would take seconds and memory."""
+    cuda = Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None
     return ("CUDA", "CPU", "AUTO") if cuda else ("CPU", "AUTO")
 
 

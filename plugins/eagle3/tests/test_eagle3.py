@@ -26,7 +26,7 @@ from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import parse_column
-from backend.strategies.registry import plugin_problems, strategies
+from backend.strategies.registry import strategies
 from backend.types import ModelSpec, Request, Sampling
 
 PUBLISHED = Path(__file__).parent
@@ -239,7 +239,6 @@ def test_what_no_column_can_draft_with_is_one_sentence(
 
 def test_it_is_installed_and_production_names_the_draft_for_vllm(folders: tuple[Path, ...]) -> None:
     assert "eagle3" in strategies()
-    assert plugin_problems() == ()
     board = Scoreboard([parse_column(f"eagle3:draft={folders[2]},k=4")])
     target = ModelSpec(str(folders[0]), "torch")
     code = snippet(board, 0, Request("Hi"), target, "vLLM").code
