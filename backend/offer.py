@@ -16,7 +16,7 @@ from backend.limits import PRIVATE, Limits
 from backend.models.files import BUILT_IN, HUB_ID, SUFFIX, is_gguf, is_path
 from backend.racing.race import MAX_COLUMNS
 from backend.strategies.column import Column, settings_of
-from backend.strategies.settings import ServerChoice
+from backend.strategies.settings import CodeChoice, ServerChoice
 from backend.types import ModelSpec
 
 
@@ -78,11 +78,13 @@ class Offer:
             spec = column.target(target)
             there.require_place(spec.engine, spec.precision, spec.device)
         for name, field in settings_of(column.strategy).items():
-            server = column.settings()[name]
-            if not isinstance(field, ServerChoice) or server in self.servers:
+            value = column.settings()[name]
+            if isinstance(field, CodeChoice) and value not in field.options:
+                raise unknown("code", value, field.options)
+            if not isinstance(field, ServerChoice) or value in self.servers:
                 continue
-            if not (self.unlisted and is_address(server)):
-                raise unknown("server", server, [*self.servers, "another column"])
+            if not (self.unlisted and is_address(value)):
+                raise unknown("server", value, [*self.servers, "another column"])
 
 
 def offer_of(

@@ -26,10 +26,8 @@ Logits = NDArray[np.float32]
 #: Hidden states of one layer or, beside one another in a row, of several: float32 [tokens, D].
 HiddenStates = NDArray[np.float32]
 
-#: Layers whose hidden states are wanted: layer i's are those in front of it, -1's those behind the
-#: last norm.
+#: Decoder layers, from 0, whose hidden states are wanted: those in front of a layer, its inputs.
 Layers = tuple[int, ...]
-LAST_LAYER: Layers = (-1,)
 
 #: What the passes of a model may check at once: a tree of guesses, a chain of them, or none,
 #: because its state cannot be cut back.

@@ -19,8 +19,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from backend.engines.eagle3.checkpoint import INPUT, OUTPUT, tensor_of
 from backend.engines.eagle3.network import Eagle3, Eagle3Shape
-from backend.engines.heads.head import embeddings, tensor
 from experiments.shards import Shard, Text, groups
 
 KeyValue = tuple[Tensor, Tensor]
@@ -88,21 +88,21 @@ def new_draft(folder: Path, tokens: NDArray[np.int64], scale: Tensor, seed: int)
     see Teacher.
     """
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    table, output = embeddings(folder)
+    table, output = tensor_of(folder, INPUT).float(), tensor_of(folder, OUTPUT, INPUT)
     torch.manual_seed(seed)
-    draft = Eagle3(shape_of(config, len(tokens)), torch.from_numpy(table))
+    draft = Eagle3(shape_of(config, len(tokens)), table)
     theirs, size = f"model.layers.{config['num_hidden_layers'] - 1}.", draft.shape.hidden
     with torch.no_grad():
         for name, parameter in draft.layer(0).named_parameters():
             if name == "input_layernorm.weight":  # which reads the token's embedding
-                weight = tensor(folder, f"model.layers.0.{name}")
+                weight = tensor_of(folder, f"model.layers.0.{name}")
             else:
-                weight = tensor(folder, theirs + name.replace("hidden_norm", "input_layernorm"))
+                weight = tensor_of(folder, theirs + name.replace("hidden_norm", "input_layernorm"))
             # A matrix that reads two vectors keeps its random half for the embedding.
-            parameter[..., -weight.shape[-1] :] = torch.from_numpy(weight)
+            parameter[..., -weight.shape[-1] :] = weight
         draft.fc.weight[:, -size:] += scale[-size:].diag()
-        draft.norm.weight.copy_(torch.from_numpy(tensor(folder, "model.norm.weight")))
-        draft.lm_head.weight.copy_(torch.from_numpy(output[tokens]))
+        draft.norm.weight.copy_(tensor_of(folder, "model.norm.weight"))
+        draft.lm_head.weight.copy_(output[torch.from_numpy(tokens)])
     return draft
 
 

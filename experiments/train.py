@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from backend.cli.console import out, say
 from backend.cli.options import Model
+from backend.engines.eagle3.checkpoint import INPUT, OUTPUT, tensor_of
 from backend.engines.eagle3.network import Eagle3
-from backend.engines.heads.head import embeddings
 from backend.errors import DerbyError, check_range
 from backend.models.files import Say
 from experiments.chats import USUAL, Caps
@@ -211,7 +211,7 @@ def started(
         stored.pop("t2d")
         weights = {name.replace("midlayer.", "layers.0."): w for name, w in stored.items()}
         draft.load_state_dict(weights | {FUSING: weights[FUSING] * scale})
-    output = torch.from_numpy(embeddings(target.files.folder)[1][tokens])
+    output = tensor_of(target.files.folder, OUTPUT, INPUT)[torch.from_numpy(tokens)]
     return (
         draft.to(device),
         Teacher(output.to(device, torch.bfloat16), scale.to(device)),

@@ -19,6 +19,7 @@ from backend.errors import DerbyError, either
 from backend.form import Form, read_race
 from backend.grammar.check import check
 from backend.grammar.sources import GrammarSource
+from backend.libraries.transformers import code_arguments
 from backend.limits import PUBLIC, limits_of
 from backend.offer import offer_of
 from backend.racing.models import LoadedModels
@@ -58,6 +59,10 @@ def schema(text: str) -> Callable[[], object]:
     return lambda: check(GrammarSource("json_schema", text, "test"))
 
 
+def code(name: str, options: str = "none") -> Callable[[], object]:
+    return lambda: code_arguments({"generate": name, "options": options}, "", "")
+
+
 #: What a visitor of a public page, or its operator, types; and the sentence.
 REFUSED: list[tuple[Callable[[], object], str]] = [
     (form(lineup=" \n"), "The line-up has 0 columns; a race has 1 to 8 here."),
@@ -79,6 +84,21 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (
         form(lineup="speculative:draft=/etc/head.safetensors"),
         "Line 1 of the line-up: There is no model '/etc/head.safetensors' here: choose built-in.",
+    ),
+    (
+        form(lineup="transformers:generate=/etc"),
+        (
+            "Line 1 of the line-up: There is no code '/etc' here: choose none, kv, lookup, eagle3, "
+            "hybrid or lookahead."
+        ),
+    ),
+    (code("/etc"), "'/etc' has no custom_generate/generate.py: name a folder that has it."),
+    (
+        code("lookahead", "draft=/etc"),
+        (
+            "lookahead has no option 'draft=/etc': write k, ngram, window, level or guesses with a "
+            "number from 1 to 64."
+        ),
     ),
     (form(engine="abacus"), "There is no engine 'abacus' here: choose openvino or torch."),
     (

@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 from backend.cli.bench import bench, tune, verify
 from backend.cli.console import complain
 from backend.cli.race import race, replay
-from backend.cli.setup import grammar, setup
+from backend.cli.setup import export_draft, grammar, setup
 from backend.errors import DerbyError, explain
 
 #: What is not a fault of ours: how commands end, and a reader of our output that has gone.
@@ -54,8 +54,8 @@ app = typer.Typer(
 )
 
 
-for command in (setup, race, replay, grammar, verify, bench, tune):
-    app.command(command.__name__)(command)
+for command in (setup, race, replay, export_draft, grammar, verify, bench, tune):
+    app.command(command.__name__.replace("_", "-"))(command)
 
 
 def main() -> None:

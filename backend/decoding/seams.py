@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from backend.decoding.verification import KEYED, Verifier
-from backend.types import LAST_LAYER, HiddenStates, Layers, Outcome, Proposal
+from backend.types import HiddenStates, Layers, Outcome, Proposal
 
 NOTHING = Proposal()
 
@@ -35,12 +35,12 @@ UNDECIDED = Decision()
 
 
 class KnownStates:
-    """The target's hidden states behind `layers`, of the tokens from `start` up to `end`. A drafter
-    that reads them creates one, and the context adds those of every token that it keeps. Tokens
-    that were in the cache from the outset, as in a session that stayed open, have none.
+    """The target's hidden states in front of `layers`, of the tokens from `start` up to `end`. A
+    drafter that reads them creates one, and the context adds those of every token that it keeps.
+    Tokens that were in the cache from the outset, as in a session that stayed open, have none.
     """
 
-    def __init__(self, layers: Layers = LAST_LAYER) -> None:
+    def __init__(self, layers: Layers) -> None:
         self.layers = layers
         self.start = self.end = 0
         self._rows = np.zeros((0, 0), dtype=np.float32)  # [capacity, D], filled from the front

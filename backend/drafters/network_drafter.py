@@ -1,5 +1,5 @@
 """Drafting with a network, one token after another: a whole model (speculative decoding, arXiv
-2211.17192, 2302.01318) or a head that reads the target's hidden states (EAGLE, arXiv 2401.15077).
+2211.17192, 2302.01318) or one that reads the target's hidden states (EAGLE-3, arXiv 2503.01840).
 
 The draft samples with the request's own sampler and noise, which is what maximises acceptance by
 the equality rule of verification, or with the request's own sampling and numbers that nobody

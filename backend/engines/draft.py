@@ -1,6 +1,6 @@
 """The seam for networks that draft: each predicts, over a cache of its own, what the target writes.
 
-A draft model reads tokens; a trained head reads the target's hidden states, too. `NetworkDrafter`
+A draft model reads tokens; an EAGLE-3 draft reads the target's hidden states, too. `NetworkDrafter`
 (`backend/drafters`) draws tokens of their logits, and is the only one who calls them.
 """
 
@@ -26,7 +26,7 @@ class DraftNetwork(ABC):
     name: str  # where its guesses are shown
     title: str  # in a sentence
     seconds: float  # that a pass takes in a round
-    #: Of the target, whose hidden states it reads, -1 behind the last norm; (): tokens alone.
+    #: Of the target, whose hidden states it reads; (): tokens alone.
     layers: tuple[int, ...] = ()
     #: The target's ids of its logits, int64 [V'], ascending; None: they are the same.
     vocabulary: NDArray[np.int64] | None = None

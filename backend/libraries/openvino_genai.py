@@ -1,5 +1,6 @@
 """openvino-genai's own decoding: LLMPipeline, plain, with prompt lookup, or with a draft model."""
 
+import shutil
 import sys
 import threading
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from backend.engines.openvino.weights import compressed
 from backend.errors import DerbyError
 from backend.grammar.check import check
 from backend.grammar.sources import GrammarSource, shipped
+from backend.libraries.draft import checkpoint_of, genai_draft
 from backend.libraries.library import (
     NO_DRAFT,
     Emit,
@@ -40,14 +42,11 @@ from backend.types import ModelSpec, Request
 
 PACKAGE = "openvino_genai"
 
-#: int8 and int4 are rounded as the openvino engine's are, or the codes that were published.
-PRECISIONS = ("fp32", "int8", "int4")
+#: As the openvino engine's: rounded as those are, or the codes that were published.
+PRECISIONS = OPENVINO.precisions
 
 #: Raise it whenever the code below writes something else into a prepared folder.
-RECIPE = "openvino-genai v1"
-
-#: Longest ending that prompt lookup looks up.
-NGRAM = 3
+RECIPE = "openvino-genai v2"
 
 #: Attributes of SchedulerConfig: as the library has them for a single request, but that no prompt
 #: is remembered from one answer to the next.
@@ -61,8 +60,8 @@ WARM_UP = Request("one two " * 24, 16, chat=False, ignore_eos=True)
 
 
 def properties(precision: str) -> dict[str, str]:
-    """Properties of a model at this precision: fp32 is computed exactly, others as is usual."""
-    return dict(EXACT) if precision == "fp32" else {}
+    """Properties of a model at this precision: some are computed exactly, others as is usual."""
+    return dict(EXACT) if precision in OPENVINO.exact else {}
 
 
 def pipeline_arguments(precision: str, settings: Settings) -> dict[str, Any]:
@@ -90,7 +89,8 @@ def generation_arguments(request: Request, settings: Settings) -> dict[str, Any]
     if request.stop:
         arguments |= {"stop_strings": set(request.stop), "include_stop_str_in_output": True}
     if settings["lookup"]:
-        arguments |= {"num_assistant_tokens": settings["lookup"], "max_ngram_size": NGRAM}
+        arguments["num_assistant_tokens"] = settings["lookup"]
+        arguments["max_ngram_size"] = settings["ngram"]
     elif settings["draft"] != NO_DRAFT:
         arguments["num_assistant_tokens"] = settings["k"]
     grammar: GrammarSource | None = settings["grammar"]
@@ -160,22 +160,26 @@ class OpenVINOGenaiModel:
             raise loading_error(name, f"openvino-genai cannot load {name!r}", error) from error
 
     def _draft(self, name: str) -> Any:
-        """The draft that a setting names: a copy of the model in fewer bits, or another model.
-        Raises DerbyError for one with another vocabulary.
+        """The draft that a setting names: a copy of the model in fewer bits, one that was trained
+        for it, or another model. Raises DerbyError for one with another vocabulary.
         """
-        import openvino_genai as genai
-
         copy = name in PRECISIONS
+        if not copy and (checkpoint := checkpoint_of(name, self.spec)):
+            folder = genai_draft(checkpoint, self.spec, lambda _: None)
+            return self._draft_model(folder, self.spec.precision)
         spec = replace(self.spec, **{"precision" if copy else "name": name})
         files = model_files(spec.name, lambda _: None)
         if files.ready_made and not copy:
             spec = replace(spec, precision=stored_precision(files.folder))
         require_same_vocabulary(self.tokenizer, _tokenizer(files), name)
         folder = model_folder(spec, files, lambda _: None)
+        return self._draft_model(folder, spec.precision)
+
+    def _draft_model(self, folder: Path, precision: str) -> Any:
+        import openvino_genai as genai
+
         self.weight_bytes += _size(folder)
-        return genai.draft_model(
-            folder, self.spec.device, **properties(spec.precision), **self._threads
-        )
+        return genai.draft_model(folder, self.spec.device, **properties(precision), **self._threads)
 
     @property
     def _threads(self) -> dict[str, int]:
@@ -188,14 +192,21 @@ class OpenVINOGenaiModel:
         import openvino_genai as genai
         from openvino import Tensor
 
-        guesses = bool(settings["lookup"]) or settings["draft"] != NO_DRAFT
+        most = request.max_new_tokens
+        k = settings["k"] if settings["draft"] != NO_DRAFT else 0
 
         class Streamer(genai.StreamerBase):
+            written = 0
+
             def write(self, token: Any) -> Any:
                 tokens = (token,) if isinstance(token, int) else tuple(token)
+                # A draft guesses k in each round but the prompt's, if there is room for as many.
+                drafted = min(k, most - self.written - 1) if self.written else 0
+                self.written += len(tokens)
+                # Without a guess, several are those that might have begun a stop string.
+                accepted = len(tokens) - 1 if k or settings["lookup"] else 0
                 try:
-                    # Without a guess, several are those that might have begun a stop string.
-                    emit(Part(tokens, accepted=len(tokens) - 1 if guesses else 0))
+                    emit(Part(tokens, drafted=drafted, accepted=accepted))
                 except StoppedError:
                     return genai.StreamingStatus.CANCEL
                 return genai.StreamingStatus.RUNNING
@@ -244,7 +255,12 @@ def _place(precision: str, files: ModelFiles) -> tuple[str, str]:
     packages = versions(*CONVERTERS, "openvino-tokenizers")
     linked = f" in {files.folder}" if files.ready_made else ""
     key = f"{RECIPE} {precision} of {files.fingerprint}{linked} by {packages}"
-    return f"openvino-genai-{precision}-{files.fingerprint[:16]}", key
+    return folder_name(precision, files.fingerprint), key
+
+
+def folder_name(precision: str, fingerprint: str) -> str:
+    """What the prepared folder of a model is called."""
+    return f"openvino-genai-{precision}-{fingerprint[:16]}"
 
 
 def _make(folder: Path, spec: ModelSpec, files: ModelFiles, say: Say) -> None:
@@ -259,6 +275,8 @@ def _make(folder: Path, spec: ModelSpec, files: ModelFiles, say: Say) -> None:
         raise loading_error(spec.name, what, error) from error
     for kind, model in zip(("tokenizer", "detokenizer"), pair, strict=True):
         openvino.save_model(model, folder / f"openvino_{kind}.xml")
+    # For the number of layers: a trained draft reads three of them.
+    shutil.copy(files.folder / "config.json", folder)
     if files.ready_made:
         for file in IR:
             (folder / file).symlink_to(files.folder / file)
@@ -292,7 +310,7 @@ OPENVINO_GENAI = Library(
         open=OpenVINOGenaiModel,
         estimate_bytes=OPENVINO.estimate_bytes,
         peak_bytes=conversion_bytes,
-        exact=("fp32",),
+        exact=OPENVINO.exact,
     ),
     like="openvino",
 )

@@ -1,13 +1,17 @@
-"""transformers' own decoding: generate(), plain, with prompt lookup, or with an assistant model."""
+"""transformers' own decoding: generate(), plain, with prompt lookup, with an assistant model, or by
+the code of a custom_generate folder.
+"""
 
+import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from backend.engines.engine import EngineDeclaration, Say
+from backend.engines.engine import EngineDeclaration, Say, no_trained_draft
 from backend.engines.torch.engine import PRECISIONS, TORCH, torch_files
-from backend.errors import DerbyError
+from backend.errors import DerbyError, either
 from backend.libraries.library import (
     NO_DRAFT,
     Emit,
@@ -19,12 +23,28 @@ from backend.libraries.library import (
     sampling_arguments,
 )
 from backend.machine import threads
-from backend.models.files import ModelFiles, loading_error, require_all_weights
+from backend.models.files import (
+    BUILT_IN,
+    ModelFiles,
+    loading_error,
+    model_folder,
+    require_all_weights,
+)
 from backend.text import HfTokenizer, prompt_tokens, require_same_vocabulary
 from backend.types import ModelSpec, Request, Sampling
 
-#: Longest ending that prompt lookup looks up, unless it is set.
-NGRAM = 3
+#: No code but transformers' own, nor options for it.
+NO_CODE = "none"
+
+#: Where code lies in a folder; our own folder, its strategies, of which two draft, and their sizes.
+CODE_FILE = "custom_generate/generate.py"
+OWN_CODE = Path(__file__).parents[1] / "export" / "generate"
+OWN = ("kv", "lookup", "eagle3", "hybrid", "lookahead")
+DRAFTING, LOOKING = ("eagle3", "hybrid"), ("lookup", "hybrid")
+SIZES, LARGEST = ("k", "ngram", "window", "level", "guesses"), 64
+
+#: The draft that was trained for the built-in model.
+TRAINED = Path(__file__).parents[2] / "assets" / "draft"
 
 #: No token's id: with None, prompt lookup fails, and -1 is warned of in every round.
 NO_TOKEN = 2**31 - 1
@@ -33,6 +53,9 @@ NO_TOKEN = 2**31 - 1
 STATED = sampling_arguments(Request("a", sampling=Sampling(1.0))).keys() | {
     *("max_length", "eos_token_id", "bos_token_id", "pad_token_id", "transformers_version")
 }
+
+#: An answer whose text nobody wants.
+SHORT = Request("a", 2, chat=False)
 
 #: Rounds after which a GPU's passes are compiled and captured.
 WARM_ROUNDS = 4
@@ -61,16 +84,49 @@ def draft_arguments(settings: Settings) -> dict[str, Any]:
     }
 
 
+def code_arguments(settings: Settings, folder: str, draft: str) -> dict[str, Any]:
+    """Keyword arguments of generate() that have it run other code: that of a folder that the
+    settings name, with their options, or our own in `folder`, with the EAGLE-3 checkpoint `draft`.
+    Raises DerbyError for a folder without code, and options that ours does not have.
+    """
+    name, options = settings.get("generate", NO_CODE), dict[str, Any]()
+    if name == NO_CODE:
+        return {}
+    for option in settings["options"].split(";") if settings["options"] != NO_CODE else ():
+        key, _, text = option.partition("=")
+        try:
+            options[key.strip()] = json.loads(text)
+        except ValueError:
+            options[key.strip()] = text.strip()
+    if name not in OWN:
+        place = Path(name).expanduser()
+        if not (place / CODE_FILE).is_file():
+            raise DerbyError(f"{name!r:.80} has no {CODE_FILE}: name a folder that has it.")
+        return {"custom_generate": str(place), **options}
+    for key, value in options.items():
+        if key not in SIZES or type(value) is not int or not 1 <= value <= LARGEST:
+            raise DerbyError(
+                f"{name} has no option {f'{key}={value}'!r:.60}: write {either(SIZES)} with a "
+                f"number from 1 to {LARGEST}."
+            )
+    drafts = {"draft": draft} if name in DRAFTING else {}
+    sizes = {"k": settings["k"]} if name in (*DRAFTING, *LOOKING) else {}
+    sizes |= {"ngram": settings["ngram"]} if name in LOOKING else {}
+    return {"custom_generate": folder, "strategy": name, **drafts, **sizes, **options}
+
+
 def generate_arguments(request: Request, settings: Settings, *, on_gpu: bool) -> dict[str, Any]:
-    """Keyword arguments of generate(), but for the inputs, the models and the tokenizer. Raises
-    DerbyError for prompt lookup beside a draft, and stop strings beside one.
+    """Keyword arguments of generate(), but for the inputs, the models, the tokenizer and other
+    code. Raises DerbyError for more than one way to guess, and stop strings beside one.
     """
     lookup, draft = settings["lookup"], settings["draft"] != NO_DRAFT
-    if lookup and draft:
+    code = settings.get("generate", NO_CODE)
+    if lookup and (draft or code in OWN):
         raise DerbyError("transformers guesses by prompt lookup or by a draft: leave one out.")
-    if request.stop and draft:
+    if request.stop and (draft or code != NO_CODE):
         raise DerbyError(
-            "generate() of transformers takes no stop strings beside a draft: leave one out."
+            "generate() of transformers takes no stop strings beside a draft or other code: leave "
+            "one out."
         )
     arguments = sampling_arguments(request)
     if arguments.get("min_p") == 0:
@@ -81,8 +137,8 @@ def generate_arguments(request: Request, settings: Settings, *, on_gpu: bool) ->
         arguments["stop_strings"] = list(request.stop)
     if lookup:
         arguments["prompt_lookup_num_tokens"] = lookup
-        arguments["max_matching_ngram_size"] = NGRAM
-    elif not draft and on_gpu:
+        arguments["max_matching_ngram_size"] = settings["ngram"]
+    elif on_gpu and not draft and code == NO_CODE:
         arguments["cache_implementation"] = "static"  # of which generate() compiles the passes
     return arguments
 
@@ -101,8 +157,7 @@ class TransformersModel:
         self._on_gpu = self.model.device.type == "cuda"
         self._drafts: dict[str, Any] = {}
         # A short answer imports and allocates what the first one needs.
-        short = Request("a", 2, chat=False)
-        self.answer(short, {"lookup": 0, "draft": NO_DRAFT}, lambda _: None)
+        self.answer(SHORT, {"lookup": 0, "draft": NO_DRAFT}, lambda _: None)
 
     @property
     def weight_bytes(self) -> int:
@@ -116,17 +171,20 @@ class TransformersModel:
             torch.cuda.synchronize()
 
     def prepare(self, request: Request, settings: Settings) -> None:
-        """Load the draft. On a GPU, where passes are compiled for a length of cache, write the
-        first tokens once. Raises DerbyError for a draft with another vocabulary.
+        """Load the draft, and other code. On a GPU, where passes are compiled for a length of
+        cache, write the first tokens once. Raises DerbyError for a draft with another vocabulary,
+        and for what `code_arguments` refuses.
         """
-        name = settings["draft"]
-        if name != NO_DRAFT and name not in self._drafts:
+        name, code = settings["draft"], settings.get("generate", NO_CODE)
+        new = name != NO_DRAFT and code not in OWN and name not in self._drafts
+        if new:
             spec = replace(self.spec, name=name)
             files = torch_files(spec, lambda _: None)
             tokenizer = HfTokenizer(files.folder, files.eos_ids, files.vocab_size)
             require_same_vocabulary(self.tokenizer, tokenizer, name)
             self._drafts[name] = _load(files, spec)
-            self.answer(Request("a", 2, chat=False), settings, lambda _: None)
+        if new or code != NO_CODE:  # which is imported, and loads a draft of its own
+            self.answer(SHORT, settings, lambda _: None)
         if self._on_gpu:
             rounds = iter(range(WARM_ROUNDS))
 
@@ -141,27 +199,28 @@ class TransformersModel:
 
     def answer(self, request: Request, settings: Settings, emit: Emit) -> None:
         """See LibraryModel. The streamer is given the prompt first, and then each round's tokens,
-        in the thread that generates.
+        in the thread that generates; what it was not given comes at the end.
         """
         import torch
         from transformers.generation.streamers import BaseStreamer
 
         arguments = generate_arguments(request, settings, on_gpu=self._on_gpu)
+        arguments |= code_arguments(settings, str(OWN_CODE), self._head(settings))
         random = torch.cuda if self._on_gpu else torch
+        prompt = prompt_tokens(self.tokenizer, request)
 
         class Streamer(BaseStreamer):
-            def __init__(self) -> None:
-                self.prompt = True
+            written = 0
 
             def put(self, value: torch.Tensor) -> None:
-                if not self.prompt:
-                    tokens = tuple(value.flatten().tolist())
+                tokens = value.flatten().tolist()
+                if self.written or tokens != prompt:
+                    self.written += len(tokens)
                     # Others compute meanwhile, and draw from the same generator.
                     state = random.get_rng_state()
                     with torch.enable_grad():
-                        emit(Part(tokens, accepted=len(tokens) - 1))
+                        emit(Part(tuple(tokens), accepted=len(tokens) - 1))
                     random.set_rng_state(state)
-                self.prompt = False
 
             def end(self) -> None: ...
 
@@ -169,13 +228,26 @@ class TransformersModel:
         torch.manual_seed(request.sampling.seed)
         if request.stop:
             arguments["tokenizer"] = self.tokenizer.fast
-        if settings["draft"] != NO_DRAFT:
+        if settings["draft"] in self._drafts and settings.get("generate") not in OWN:
             draft = arguments["assistant_model"] = self._drafts[settings["draft"]]
             draft.generation_config = type(draft.generation_config)(**draft_arguments(settings))
-        ids = torch.tensor([prompt_tokens(self.tokenizer, request)], device=self.model.device)
-        self.model.generate(
-            input_ids=ids, attention_mask=torch.ones_like(ids), streamer=Streamer(), **arguments
+        ids, streamer = torch.tensor([prompt], device=self.model.device), Streamer()
+        output = self.model.generate(
+            input_ids=ids, attention_mask=torch.ones_like(ids), streamer=streamer, **arguments
         )
+        text, written = getattr(output, "sequences", output)[0].tolist(), streamer.written
+        if rest := text[len(prompt) + written :]:
+            emit(Part(tuple(rest)))
+
+    def _head(self, settings: Settings) -> str:
+        """The EAGLE-3 checkpoint that our own code drafts with. Raises DerbyError for none."""
+        if settings.get("generate") not in DRAFTING:
+            return ""
+        if settings["draft"] != NO_DRAFT:
+            return str(model_folder(settings["draft"], lambda _: None))
+        if self.spec.name != BUILT_IN:
+            raise no_trained_draft(self.spec)
+        return str(TRAINED)
 
 
 def _ignored(own: Any) -> tuple[str, ...]:

@@ -40,7 +40,8 @@ _titles: dict[str, str] = {}
 class ModelFiles:
     """A Hugging Face folder with its weights, and what every engine must know of it. `ready_made`
     ones hold an OpenVINO model (IR). Layers in `sliding` see only the last `window` positions.
-    `row_bytes`: a token's share of a float32 KV cache; 0: not known.
+    `row_bytes`: a token's share of a float32 KV cache; 0: not known, as of `layers`, the decoder's,
+    and of `hidden`, the size of their hidden states.
     """
 
     folder: Path
@@ -52,6 +53,8 @@ class ModelFiles:
     sliding: tuple[bool, ...] = ()
     ready_made: bool = False
     row_bytes: int = 0
+    layers: int = 0
+    hidden: int = 0
 
 
 def weights_in(folder: Path) -> int:
@@ -117,13 +120,13 @@ def give_titles(titles: Mapping[str, str]) -> None:
     _titles.update(titles)
 
 
-def _place(name: str, say: Say) -> Path:
+def _place(name: str, say: Say, *, download: bool = True) -> Path:
     """The folder or file that a name other than the built-in model's stands for."""
     name = _titles.get(name, name)
     if is_path(name):
         return Path(name).expanduser().absolute()
     if HUB_ID.fullmatch(name):
-        folder, file = hub_folder(name, say), name.partition(":")[2]
+        folder, file = hub_folder(name, say, download=download), name.partition(":")[2]
         return _gguf_in(folder, file) if file else folder
     raise DerbyError(
         f"There is no model {name!r}: write {BUILT_IN!r}, a folder or GGUF file starting with '/', "
@@ -147,14 +150,14 @@ def gguf_file(name: str, say: Say) -> Path:
     return file
 
 
-def model_folder(name: str, say: Say) -> Path:
+def model_folder(name: str, say: Say, *, download: bool = True) -> Path:
     """The folder of the model called `name`, fetched if need be: "built-in", a folder (absolute, or
     starting with "." or "~"), or a Hub id "owner/model". `say` receives short sentences about what
     takes long. Raises DerbyError unless it has a configuration and weights without code.
     """
     if name == BUILT_IN:
         return built_in_folder(say)
-    folder = _place(name, say)
+    folder = _place(name, say, download=download)
     if folder.suffix.lower() == SUFFIX:
         raise DerbyError(
             f"{name!r} is a GGUF file, which llama.cpp runs: choose its column, -c llamacpp, or "
@@ -212,6 +215,8 @@ def model_files(name: str, say: Say) -> ModelFiles:
         sliding=sliding,
         ready_made=is_ready_made(folder),
         row_bytes=row_bytes,
+        layers=config.get("num_hidden_layers") or 0,
+        hidden=config.get("hidden_size") or 0,
     )
 
 

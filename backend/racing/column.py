@@ -177,7 +177,7 @@ class ColumnRun:
             draft = self._model_draft(weights)
         elif weights is not None:
             if isinstance(weights, Path):
-                weights = self.models.head(target, weights, self.say)
+                weights = self.models.eagle3(target, weights, self.say)
             draft = weights()
             self._opened.callback(draft.close)
         if column.automatic:

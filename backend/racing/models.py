@@ -6,16 +6,14 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from backend.costs import Costs, costs_of, known_costs, one_row_seconds
 from backend.engines.draft import OpenNetwork
+from backend.engines.eagle3.opening import cuda_device, open_eagle3
 from backend.engines.engine import Engine, EngineDeclaration
-from backend.engines.heads.head import SHIPPED, HeadNetwork, read_head
-from backend.engines.heads.openvino import open_head, place_for
 from backend.engines.registry import engine_named
 from backend.engines.session import Session
 from backend.errors import DerbyError
@@ -28,6 +26,7 @@ from backend.models.files import (
     BUILT_IN,
     HUB_ID,
     Say,
+    fingerprint_of,
     hub_folder,
     is_ready_made,
     model_folder,
@@ -103,7 +102,7 @@ class LoadedModels:
     """Keeps the models used last, so that a race rarely loads one, each once however many columns
     use it.
 
-    Weights and caches take at most `budget` bytes; None: what `model_budget` says. Trained heads
+    Weights and caches take at most `budget` bytes; None: what `model_budget` says. EAGLE-3 drafts
     are not counted. With `idle_warm_up` the owner calls `warm_up` when it has nothing better to do.
     """
 
@@ -123,7 +122,7 @@ class LoadedModels:
         self._failed: dict[ModelSpec, Exception] = {}
         self._cold: dict[ModelSpec, Iterator[None]] = {}
         self._costs: dict[ModelSpec, Costs] = {}
-        self._heads: dict[tuple[str, str, Path, int], OpenNetwork] = {}
+        self._drafts: dict[tuple[str, str, str], OpenNetwork] = {}
 
     def begin(self, needed: Iterable[ModelSpec]) -> None:
         """A race begins that needs these models: none of them makes room for another, nor do those
@@ -221,7 +220,7 @@ class LoadedModels:
             del self._loaded[spec]
             self._cold.pop(spec, None)
             names = {spec.name for spec in self._loaded}
-            self._heads = {key: head for key, head in self._heads.items() if key[0] in names}
+            self._drafts = {key: d for key, d in self._drafts.items() if key[0] in names}
             gc.collect()  # before anything else is loaded: engines hold cycles
         return free()
 
@@ -247,21 +246,14 @@ class LoadedModels:
         costs = self.costs(draft).now
         return one_row_seconds(draft) if costs.assumed else costs.one_row
 
-    def head(self, target: Engine, path: Path, say: Say) -> OpenNetwork:
-        """What opens the trained head in the file `path`. Raises DerbyError if it is not one, or
-        another model's.
+    def eagle3(self, target: Engine, folder: Path, say: Say) -> OpenNetwork:
+        """What opens the EAGLE-3 draft in `folder`. Raises DerbyError if it cannot draft for the
+        target.
         """
-        written = path.stat().st_mtime_ns if path.is_file() else 0  # training does so anew
-        key = (target.spec.name, place_for(target.spec), path, written)
-        if key not in self._heads:
-            file = read_head(path)
-            if path != SHIPPED and file.target != target.fingerprint:
-                raise DerbyError(
-                    f"The draft {path.name} was trained for another model than "
-                    f"{target.spec.name!r}: train one for it with python -m experiments train."
-                )
-            self._heads[key] = partial(HeadNetwork, open_head(file, target.spec, key[1], say))
-        return self._heads[key]
+        key = (target.spec.name, cuda_device(target.spec), fingerprint_of(folder))
+        if key not in self._drafts:
+            self._drafts[key] = open_eagle3(folder, target.spec, say)
+        return self._drafts[key]
 
     def warm_up(self) -> bool:
         """Run one pass of which the first is slow; False if nothing is left to warm up."""

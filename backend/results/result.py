@@ -229,6 +229,7 @@ def _photo_finish(
         progress[i][-1].clock
         for i, score in enumerate(board.scores)
         if score.state == "done" and score.reason != "photo finish" and progress[i]
+        if not score.at_once
         if texts[i].like == base and (ended or same_work(board, i, base))
     ]
     return min(ends, default=None)

@@ -190,6 +190,11 @@ class Score:
         return 0 if self.clock == "network" else len(step.origins) - step.accepted
 
     @property
+    def at_once(self) -> bool:
+        """True if the whole text came in one step: nobody knows when its first token was there."""
+        return self.state in ENDED and self.steps == 1 and self.length > 1 + self.ahead
+
+    @property
     def spans(self) -> list[list[str]]:
         """All [origin, text] pairs, in order."""
         return [span for moment in self.moments for span in moment.spans]

@@ -184,6 +184,8 @@ def _cause(board: Scoreboard, row: Row) -> str:
     if row.baseline:
         return ""
     alone = [_alone(board, row)] if board.columns[row.column].strategy.alone else []
+    if score.at_once:
+        return "; ".join(["its whole text came at its end", *alone])
     if row.verdict == "same work":
         declined = [*decision.declined, *([decision.why] if decision.plain else [])]
         return "; ".join(

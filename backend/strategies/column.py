@@ -171,13 +171,12 @@ class Column:
         if library is None or library.declaration is None:
             return self.model.over(default)
         precisions = library.declaration.precisions
-        shared = default.precision.removesuffix("-exact")
-        alike = default.engine == library.like and shared in precisions
+        alike = default.engine == library.like and default.precision in precisions
         own = self.model
         return ModelSpec(
             own.name or default.name,
             library.name,
-            own.precision or (shared if alike else precisions[0]),
+            own.precision or (default.precision if alike else precisions[0]),
             own.device or (default.device if alike else "CPU"),
         )
 

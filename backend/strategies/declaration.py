@@ -13,7 +13,7 @@ from backend.engines.draft import DraftNetwork, OpenNetwork
 from backend.engines.engine import Engine
 from backend.errors import DerbyError
 from backend.libraries.library import Library
-from backend.strategies.settings import Setting
+from backend.strategies.settings import NGRAM, Setting
 from backend.types import ModelSpec
 
 #: The values of a column's settings by name.
@@ -22,28 +22,31 @@ Values = Mapping[str, Any]
 #: What every local column has, beside its strategy's own settings.
 TAKEN = {"grammar", "model", "engine", "precision", "device"}
 
-#: What a column's drafter needs loaded: a trained head's file, a model, what opens a network that
-#: the strategy has loaded itself, or nothing. A model that cannot be had fails the column, but for
-#: a copy of the target (a model of its name): without that the drafter is built all the same.
+#: What a column's drafter needs loaded: an EAGLE-3 draft's folder, a model, what opens a network
+#: that the strategy has loaded itself, or nothing. A model that cannot be had fails the column, but
+#: for a copy of the target (a model of its name): without that the drafter is built all the same.
 Weights = Path | ModelSpec | OpenNetwork | None
 
 
 @dataclass(frozen=True, slots=True)
 class Equivalent:
-    """Prompt lookup of `lookup` tokens, or `k` guessed by `draft`, a model or a precision of the
-    target's copy; neither: plain decoding. `note`: why it stands for something else.
+    """Prompt lookup of `lookup` tokens behind endings of up to `ngram`, `k` guessed by `draft`, or
+    both; neither: plain decoding. `draft`: a model, an EAGLE-3 draft ("trained": the target's own),
+    or a precision of the target's copy. `note`: why it stands for something else.
 
-    `missing` names what no library has, and `instead` the strategy to use; `vllm` is the
-    speculative_config of the one that has it.
+    `missing` names what libraries lack, and `instead` the strategy to use; `only` has those that do
+    not, by their titles, and the settings by which their columns do it (vLLM's:
+    speculative_config).
     """
 
     lookup: int = 0
+    ngram: int = NGRAM.default
     draft: str = ""
     k: int = 0
     note: str = ""
     missing: str = ""
     instead: str = "Prompt lookup"
-    vllm: Mapping[str, Any] = field(default_factory=dict)
+    only: Mapping[str, Values] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,6 @@
 """The strategies of our own loop, one declaration each: to add another, copy one."""
 
 from dataclasses import replace
-from pathlib import Path
 
 from backend.decoding.sampling import COLDEST, DraftSampler, IndependentSampler
 from backend.decoding.seams import UNDECIDED, Drafter
@@ -9,8 +8,8 @@ from backend.decoding.verification import KEYED, DistributionVerifier
 from backend.drafters.lookahead import LADDER, Lookahead, Sizes, choose_sizes
 from backend.drafters.network_drafter import Hybrid, NetworkDrafter
 from backend.drafters.prompt_lookup import PromptLookup
+from backend.engines.eagle3.checkpoint import draft_for, eagle3_folder
 from backend.engines.engine import Engine, no_trained_draft
-from backend.engines.heads.head import HEAD_SUFFIX, head_for
 from backend.engines.registry import all_precisions, copy_spec
 from backend.errors import DerbyError
 from backend.strategies.declaration import (
@@ -24,19 +23,19 @@ from backend.strategies.settings import (
     AUTO,
     K_HELP,
     NAMED_SIZE,
+    NGRAM,
     Choice,
     Flag,
     ModelChoice,
     WholeNumber,
 )
-from backend.types import ModelSpec
 
 STATELESS = Strategy(
     "stateless",
     "Stateless",
     "Computes the whole text again for every token, without a cache.",
     gist="Rereads the whole text",
-    equivalent=lambda _values: Equivalent(missing="cacheless decoding", instead="KV reuse"),
+    equivalent=lambda _values: Equivalent(note="This keeps a cache: the same text, sooner."),
     keeps_cache=False,
 )
 
@@ -60,10 +59,6 @@ GRAMMAR = Strategy(
 )
 
 
-#: The usual longest ending that is looked up.
-NGRAM = 3
-
-
 def build_lookup(inputs: DrafterInputs) -> PromptLookup:
     return PromptLookup(inputs.draft_length(), inputs.values["ngram"])
 
@@ -76,54 +71,47 @@ LOOKUP = Strategy(
     settings=(
         AUTO,
         WholeNumber("k", "k", K_HELP, 8, 1, 32, fixes=NAMED_SIZE),
-        WholeNumber("ngram", "n-gram", "Tokens of the longest ending looked up.", NGRAM, 1, 8),
+        NGRAM,
     ),
     build=build_lookup,
-    equivalent=lambda values: Equivalent(lookup=values["k"]),
+    equivalent=lambda values: Equivalent(lookup=values["k"], ngram=values["ngram"]),
     verified=("", "k=10,ngram=4"),
     candidates=("k=16", ""),
 )
 
 
-#: Drafts that are no model's name: the trained head, and prompt lookup plus the same.
+#: Drafts that are no model's name: the one that was trained for it, and prompt lookup plus that.
 TRAINED, HYBRID = "trained", "hybrid"
 
 #: What may be promised of the text: that it is the plain one's, or that its distribution is.
 TEXT, DISTRIBUTION = "text", "distribution"
 
-#: The copy of the target that drafts where no head was trained.
+#: The copy of the target that drafts where none was trained.
 USUAL_COPY = "int4"
 
 
 def speculative_weights(values: Values, target: Engine) -> Weights:
-    """The trained draft or the model that `draft` stands for; None: a copy could only run beside
+    """The EAGLE-3 draft or the model that `draft` stands for; None: a copy could only run beside
     the target's device, and prompt lookup goes on alone. Raises DerbyError where none was trained.
     """
-    draft: str = values["draft"]
-    head = _head(draft, target.spec)
-    if head is not None and target.guesses != "none":
-        return head
-    if draft == TRAINED or (head is not None and draft != HYBRID):
-        raise no_trained_draft(target.spec)
+    draft, spec = values["draft"], target.spec
+    if draft in (TRAINED, HYBRID) and (trained := draft_for(spec)):
+        return trained
+    if draft == TRAINED:
+        raise no_trained_draft(spec)
     if draft == HYBRID:
-        copy = copy_spec(target.spec, USUAL_COPY)
-        return copy if copy.device.upper() == target.spec.device.upper() else None
+        copy = copy_spec(spec, USUAL_COPY)
+        return copy if copy.device.upper() == spec.device.upper() else None
     if draft in all_precisions():
-        return copy_spec(target.spec, draft)
-    return replace(target.spec, name=draft)
-
-
-def _head(draft: str, target: ModelSpec) -> Path | None:
-    if draft.endswith(HEAD_SUFFIX):
-        return Path(draft).expanduser()
-    return head_for(target) if draft in (TRAINED, HYBRID) else None
+        return copy_spec(spec, draft)
+    return eagle3_folder(draft) or replace(spec, name=draft)
 
 
 def build_speculative(inputs: DrafterInputs) -> Drafter:
     length, tokenizer = inputs.draft_length(), inputs.target.tokenizer
     if inputs.draft is None:
         declined = ("prompt lookup alone: no copy of the model can draft here",)
-        return PromptLookup(length, NGRAM, declined)
+        return PromptLookup(length, NGRAM.default, declined)
     drafter = NetworkDrafter(
         inputs.draft,
         _sampler(inputs),
@@ -134,7 +122,7 @@ def build_speculative(inputs: DrafterInputs) -> Drafter:
     )
     if inputs.values["draft"] != HYBRID:
         return drafter
-    return Hybrid(PromptLookup(length, NGRAM), drafter, length)
+    return Hybrid(PromptLookup(length, NGRAM.default), drafter, length)
 
 
 def keeps_text(values: Values) -> bool:
@@ -151,8 +139,8 @@ def _sampler(inputs: DrafterInputs) -> DraftSampler:
 
 def speculative_equivalent(values: Values) -> Equivalent:
     draft, k = values["draft"], values["k"]
-    if draft in (TRAINED, HYBRID) or draft.endswith(HEAD_SUFFIX):
-        return Equivalent(missing="draft of this kind")
+    if draft == HYBRID:
+        return Equivalent(lookup=k, draft=TRAINED, k=k)
     return Equivalent(draft=draft, k=k)
 
 
@@ -167,7 +155,7 @@ SPECULATIVE = Strategy(
         ModelChoice(
             "draft",
             "Draft",
-            "hybrid (lookup plus trained), trained, a copy of the model, or another model's name.",
+            "hybrid (lookup plus trained), trained, a copy of the model, or a draft's name.",
             HYBRID,
             (HYBRID, TRAINED, "int4", "int8"),
         ),
@@ -215,6 +203,12 @@ def build_lookahead(inputs: DrafterInputs) -> Drafter:
     return Lookahead(sizes, seeded=values["seeded"], seed=seed, decision=decision)
 
 
+def lookahead_equivalent(values: Values) -> Equivalent:
+    sizes = ";".join(f"{name}={values[name]}" for name in ("window", "level", "guesses"))
+    code = {"generate": "lookahead", "options": sizes}
+    return Equivalent(missing="lookahead", only={"transformers": code})
+
+
 LOOKAHEAD = Strategy(
     "lookahead",
     "Lookahead",
@@ -231,7 +225,7 @@ LOOKAHEAD = Strategy(
     ),
     build=build_lookahead,
     scratch_depth=scratch_depth,
-    equivalent=lambda _values: Equivalent(missing="lookahead"),
+    equivalent=lookahead_equivalent,
     verified=(
         "window=5,level=3,guesses=5",
         "window=7,level=4,guesses=7,seeded=false",

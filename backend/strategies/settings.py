@@ -113,6 +113,13 @@ class ServerChoice(Setting):
 
 
 @dataclass(frozen=True, slots=True)
+class CodeChoice(Setting):
+    """One of `options`, or a folder whose code runs: no visitor names that."""
+
+    options: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class GrammarChoice(Setting):
     """A shipped grammar by its name, a source, or none."""
 
@@ -131,6 +138,9 @@ class GrammarChoice(Setting):
             return NO_GRAMMAR
         return value.name if shipped().get(value.name) == value else OWN
 
+
+#: What prompt lookup looks up, whoever does it.
+NGRAM = WholeNumber("ngram", "n-gram", "Tokens of the longest ending looked up.", 3, 1, 8)
 
 #: Whether a strategy chooses its sizes itself.
 AUTO = Flag("auto", "Auto", "Choose the sizes that are fastest here.", default=True)

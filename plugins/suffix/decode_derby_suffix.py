@@ -168,7 +168,14 @@ SUFFIX = Strategy(
     equivalent=lambda values: Equivalent(
         missing="suffix decoding",
         note="This needs the package arctic-inference.",
-        vllm={"method": "suffix", "num_speculative_tokens": values["k"]},
+        only={
+            "vLLM": {
+                "speculative_config": {
+                    "method": "suffix",
+                    "num_speculative_tokens": values["k"],
+                }
+            }
+        },
     ),
     verified=("", "k=8"),
     candidates=("",),

@@ -31,8 +31,9 @@ from backend.drafters.lookahead import Lookahead, Sizes
 from backend.drafters.network_drafter import Hybrid, NetworkDrafter
 from backend.drafters.prompt_lookup import PromptLookup
 from backend.engines.draft import ModelNetwork
+from backend.engines.eagle3.network import Eagle3Shape
+from backend.engines.eagle3.ring import Eagle3Network, Floats
 from backend.engines.fake import FakeEngine
-from backend.engines.heads.head import Floats, HeadNetwork, HeadShape
 from backend.types import Draw, Logits, Proposal, Request, Sampling
 
 #: The next token depends on the last one alone: a draw from one of eight known distributions.
@@ -63,7 +64,7 @@ class Timeless(Clock):
 class EvenHead:
     """A head that knows the even tokens alone."""
 
-    shape = HeadShape(2, 1, 1, 1, VOCABULARY, 1e-5, 1e4, layers=1, reads=(0,), window=8)
+    shape, layers = Eagle3Shape(2, 2, 1, 1, 2, 4, 4, 1e-5, 1e4, window=8), (1,)
     vocabulary = np.arange(0, VOCABULARY, 2, dtype=np.int64)
     seconds = 1e-4
 
@@ -71,7 +72,7 @@ class EvenHead:
         return self
 
     def run(
-        self, features: Floats, tokens: Sequence[int], *_: NDArray[Any]
+        self, read: Floats, tokens: Sequence[int], *_: NDArray[Any], own: bool
     ) -> tuple[Logits, Floats]:
         logits = NEAR.logits([tokens[-1]])[self.vocabulary]
         return logits[None], np.zeros((1, 2), dtype=np.float32)
@@ -125,7 +126,7 @@ def drafter_of(kind: str, own: Sampling, *, keyed: bool) -> Drafter:
     if kind == "greedy":
         return drafting(MODEL, length)
     if kind == "head":
-        return NetworkDrafter(HeadNetwork(EvenHead()), sampler, length, vocab_size=VOCABULARY)
+        return NetworkDrafter(Eagle3Network(EvenHead()), sampler, length, vocab_size=VOCABULARY)
     draft = drafting(replace(MODEL, salt=1) if "far" in kind else NEAR, length, sampler)
     return Hybrid(PromptLookup(length, 2), draft, length) if kind == "hybrid" else draft
 

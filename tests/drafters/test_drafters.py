@@ -22,8 +22,9 @@ from backend.drafters.draft_length import AdaptiveDraftLength, DraftLength
 from backend.drafters.network_drafter import READ_FORCED, Hybrid, NetworkDrafter
 from backend.drafters.prompt_lookup import PromptLookup
 from backend.engines.draft import ModelNetwork
+from backend.engines.eagle3.network import Eagle3Shape
+from backend.engines.eagle3.ring import Eagle3Network, Floats
 from backend.engines.fake import FakeEngine
-from backend.engines.heads.head import Floats, HeadNetwork, HeadShape
 from backend.engines.session import Session
 from backend.events import Step
 from backend.text import ByteTokenizer
@@ -214,14 +215,14 @@ def test_a_draft_with_fewer_positions_stops_drafting_and_the_text_goes_on(
 # A head, which reads the target's hidden states too ----------------------------------------------
 
 WINDOW = 16
-SHAPE = HeadShape(2, 1, 1, 2, 4, 1e-5, 1e4, layers=1, reads=(0,), window=WINDOW)
-OWN = (-1.0, -1.0)  # the state that the head predicts
+SHAPE = Eagle3Shape(2, 2, 1, 1, 2, 4, 200, 1e-5, 1e4, window=WINDOW)
+OWN = (-1.0, -1.0)  # what the draft gives
 
 
 class Recorder:
     """A head that notes what it is shown and always drafts the token after the last one."""
 
-    shape = SHAPE
+    shape, layers = SHAPE, (1,)
     vocabulary = np.arange(200, dtype=np.int64)
     seconds = 1e-3
 
@@ -235,13 +236,16 @@ class Recorder:
 
     def run(
         self,
-        features: Floats,
+        read: Floats,
         tokens: Sequence[int],
         positions: NDArray[np.int64],
         visible: NDArray[np.bool_],
+        *,
+        own: bool,
     ) -> tuple[Logits, Floats]:
         for i, (token, position) in enumerate(zip(tokens, positions.tolist(), strict=True)):
-            self.rows.append((position, token, tuple(features[i].tolist())))
+            assert own == (tuple(read[i].tolist()) == OWN)
+            self.rows.append((position, token, tuple(read[i].tolist())))
             view = [*self.slots[visible[i]].tolist(), *positions[: i + 1].tolist()]
             assert len(set(view)) == len(view), "no position twice"
             self.views.append(set(view))
@@ -266,7 +270,7 @@ class Reading:
         """As the context does."""
         assert self.drafter.states is not None
         self.session.forward(tokens, chain_parents(len(tokens)), ())
-        states = self.session.hidden_states()[list(rows)]
+        states = self.session.hidden_states((1,))[list(rows)]
         self.drafter.states.add(self.session.length, states)
         self.session.keep(rows)
 
@@ -285,7 +289,7 @@ class Reading:
 def reading(k: int, length: AdaptiveDraftLength | None = None) -> Reading:
     head = Recorder()
     drafter = NetworkDrafter(
-        HeadNetwork(head), Sampler(Sampling()), length or DraftLength(k), vocab_size=257
+        Eagle3Network(head), Sampler(Sampling()), length or DraftLength(k), vocab_size=257
     )
     return Reading(drafter, head, FakeEngine().open())
 

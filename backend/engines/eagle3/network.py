@@ -12,12 +12,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+#: Rows of a draft's cache beside those that it sees. A round's guesses lie there, behind the text:
+#: more of them than this would displace rows that the text still needs.
+SPARE = 32
+
 
 @dataclass(frozen=True, slots=True)
 class Eagle3Shape:
     """`hidden` is D of the draft, `states` of the target's hidden states that it reads beside one
     another; `vocabulary` are its logits. `norm_before_residual`: what the first layer adds to is
-    the normalised input.
+    the normalised input. While it drafts it sees the last `window` tokens, so that a call's cost
+    does not grow with the text.
     """
 
     hidden: int
@@ -31,11 +36,24 @@ class Eagle3Shape:
     theta: float
     layers: int = 1
     norm_before_residual: bool = False
+    frequencies: tuple[float, ...] = ()  # of rotary positions, if they are scaled; (): by `theta`
+    window: int = 1024
+
+    @property
+    def slots(self) -> int:
+        """Rows of a cache."""
+        return self.window + SPARE
 
     @property
     def scale(self) -> float:
         """What scores are multiplied by."""
         return self.head_dim**-0.5
+
+    @property
+    def turns(self) -> tuple[float, ...]:
+        """By how much a position turns each pair of a head's numbers."""
+        half = self.head_dim // 2
+        return self.frequencies or tuple(self.theta ** (-i / half) for i in range(half))
 
 
 class Norm(nn.Module):
@@ -51,11 +69,9 @@ class Norm(nn.Module):
         return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self._eps) * self.weight
 
 
-def rotated(x: Tensor, positions: Tensor, theta: float) -> Tensor:
+def rotated(x: Tensor, positions: Tensor, frequencies: Tensor) -> Tensor:
     """Rotary embedding of x [..., n, heads, d] at positions [n], halves paired as Llama does."""
     half = x.shape[-1] // 2
-    places = torch.arange(half, dtype=torch.float32, device=positions.device)
-    frequencies = theta ** (-places / half)
     angles = (positions[:, None].float() * frequencies)[:, None]  # [n, 1, d / 2]
     cos, sin = angles.cos(), angles.sin()
     a, b = x[..., :half].float(), x[..., half:].float()
@@ -70,6 +86,8 @@ class Layer(nn.Module):
     """A decoder layer as Llama's, its weights named as in published files; the first one reads two
     vectors a row.
     """
+
+    turns: Tensor
 
     def __init__(self, shape: Eagle3Shape, *, first: bool) -> None:
         super().__init__()
@@ -96,6 +114,8 @@ class Layer(nn.Module):
         if first:
             self.hidden_norm = Norm(hidden, shape.eps)
         self.post_attention_layernorm = Norm(hidden, shape.eps)
+        turns = torch.tensor(shape.turns, device="cpu")  # whose module may be on "meta"
+        self.register_buffer("turns", turns, persistent=False)
 
     def project(self, read: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries [..., n, heads, d], keys and values [..., n, kv_heads, d] of what is read."""
@@ -103,8 +123,8 @@ class Layer(nn.Module):
         q = attention["q_proj"](read).unflatten(-1, (shape.heads, shape.head_dim))
         k = attention["k_proj"](read).unflatten(-1, (shape.kv_heads, shape.head_dim))
         v = attention["v_proj"](read).unflatten(-1, (shape.kv_heads, shape.head_dim))
-        turn = shape.theta
-        return rotated(q, positions, turn).to(v), rotated(k, positions, turn).to(v), v
+        q, k = (rotated(each, positions, self.turns).to(v) for each in (q, k))
+        return q, k, v
 
     def finish(self, x: Tensor, attended: Tensor) -> Tensor:
         """What the layer gives for x [..., n, D] whose heads attended to [..., n, heads, d]."""

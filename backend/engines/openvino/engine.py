@@ -12,8 +12,13 @@ from backend.engines.openvino.core import (
     devices,
     require_device,
 )
-from backend.engines.openvino.export import conversion_bytes, openvino_ir, ready_made
-from backend.engines.openvino.session import OpenVINOSession
+from backend.engines.openvino.export import (
+    conversion_bytes,
+    openvino_ir,
+    ready_made,
+    show_states,
+)
+from backend.engines.openvino.session import OpenVINOSession, states_of
 from backend.engines.self_test import PRECISE, ROUNDED, self_test
 from backend.errors import DerbyError
 from backend.models.files import (
@@ -26,7 +31,7 @@ from backend.models.files import (
     weights_in,
 )
 from backend.text import HfTokenizer, Tokenizer
-from backend.types import LAST_LAYER, PREFILL_CHUNK, Layers, ModelSpec
+from backend.types import PREFILL_CHUNK, Layers, ModelSpec
 
 
 class OpenVINOEngine(Engine):
@@ -59,7 +64,8 @@ class OpenVINOEngine(Engine):
 
     def open(self, rows: int = 0, layers: Layers = ()) -> OpenVINOSession:
         """See Engine. The states of a request grow as they need."""
-        if set(layers) - set(LAST_LAYER):
+        shown = {name for port in self.model.outputs for name in port.names}
+        if not {*map(states_of, layers)} <= shown:
             raise no_trained_draft(self.spec)
         request = self.model.create_infer_request()
         return OpenVINOSession(request, self.max_context, self._window, self.guesses)
@@ -72,7 +78,8 @@ def open_openvino(spec: ModelSpec, say: Say) -> OpenVINOEngine:
     path = (files.folder if files.ready_made else openvino_ir(spec, say)) / IR[0]
     settings = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": "1"}
     settings |= EXACT if spec.precision in EXACT_PRECISIONS else {}
-    graph: Any = ready_made(path, spec, files) if files.ready_made else path
+    graph = ready_made(path, spec, files) if files.ready_made else core().read_model(path)
+    show_states(graph)
     with ThreadPoolExecutor(1) as beside:  # imports of transformers and compiling take seconds each
         loading = beside.submit(HfTokenizer, files.folder, files.eos_ids, files.vocab_size)
         model = core().compile_model(graph, spec.device, settings)

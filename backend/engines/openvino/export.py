@@ -10,10 +10,10 @@ ones, batch 1:
     sliding_bias    f32 [1, 1, n, P+n]  the same for the layers that slide, if only some do
     rows            i64 [r]             which of the n new tokens get logits; may be empty
     logits          f32 [1, r, V]       the first output
-    features        f32 [1, n, D]       the second: what the output projection reads, of all rows
 """
 
 import gc
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from backend.engines.openvino.core import BYTES, EXACT, core
-from backend.engines.openvino.session import OpenVINOSession
+from backend.engines.openvino.session import OpenVINOSession, states_of
 from backend.engines.openvino.weights import compressed, merge_products
 from backend.engines.self_test import TOKENS, in_passes, sample
 from backend.errors import DerbyError, unknown
@@ -286,19 +286,46 @@ def _with_interface(model: "ov.Model", files: ModelFiles) -> "ov.Model":
         reader.replace_source_output(ones.output(0))
 
     head = _output_projection(model, files).input(0)
-    features = head.get_source_output()
-    chosen = ops.gather(features, rows, ops.constant(1))
+    chosen = ops.gather(head.get_source_output(), rows, ops.constant(1))
     head.replace_source_output(chosen.output(0))
-    hidden = ops.result(features, name="features")
 
     order = [inputs[name] for name in ("input_ids", "position_ids", "beam_idx")]
     build: Any = ov.Model  # its stubs reject every call
     return build(
-        [*model.get_results(), hidden],
+        model.get_results(),
         model.get_sinks(),
         [*order, *biases, rows],
         architecture(files),
     )
+
+
+#: What the exporter puts into the names of a decoder layer's nodes.
+_LAYER = re.compile(r"\blayers\.(\d+)\b")
+
+
+def show_states(model: "ov.Model") -> None:
+    """Have a graph show what each decoder layer but the first is given, as outputs beside the
+    logits: what nodes of a layer read of the layer before. They cost a pass nothing, so a draft may
+    read any, and no IR is made anew. A graph whose nodes have other names shows none.
+    """
+    import openvino as ov
+    from openvino import opset13 as ops
+
+    given: dict[int, dict[tuple[str, int], Any]] = {}
+    for node in model.get_ordered_ops():
+        for source in (port.get_source_output() for port in node.inputs()):
+            own, before = (
+                _LAYER.search(each.get_friendly_name()) for each in (node, source.get_node())
+            )
+            rank = source.get_partial_shape().rank
+            if own and before and int(own[1]) == int(before[1]) + 1 and rank == ov.Dimension(3):
+                place = source.get_node().get_name(), source.get_index()
+                given.setdefault(int(own[1]), {})[place] = source
+    if all(len(sources) == 1 for sources in given.values()):
+        for layer, sources in given.items():
+            result = ops.result(*sources.values(), name=states_of(layer))
+            result.output(0).set_names({states_of(layer)})
+            model.add_results([result])
 
 
 def _parameter(shape: list[int], kind: "ov.Type", name: str) -> "ov.Node":

@@ -11,12 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from backend.engines.session import HIDDEN, Session, visibility
-from backend.types import LAST_LAYER, Arrays, Guesses, HiddenStates, Layers, Logits
+from backend.types import Arrays, Guesses, HiddenStates, Layers, Logits
 
 #: Holes are taken out when there are more of them than this, and than a quarter of the text.
 HOLES = 96
 
 _BEAM = np.zeros(1, dtype=np.int32)
+
+
+def states_of(layer: int) -> str:
+    """The name of the output with what this layer is given, f32 [1, n, D]."""
+    return f"states.{layer}"
 
 
 class OpenVINOSession(Session):
@@ -66,10 +71,9 @@ class OpenVINOSession(Session):
         self._pending(tokens, parents)
         return self._request.get_output_tensor(0).data[0].copy()
 
-    def hidden_states(self, layers: Layers = LAST_LAYER) -> HiddenStates:
-        if layers != LAST_LAYER:
-            raise RuntimeError(f"no hidden states {layers}")
-        return self._request.get_output_tensor(1).data[0].copy()
+    def hidden_states(self, layers: Layers) -> HiddenStates:
+        states = [self._request.get_tensor(states_of(layer)).data[0] for layer in layers]
+        return np.concatenate(states, 1)
 
     def _keep(self, rows: Sequence[int]) -> None:
         start = self._rows - len(self._new)

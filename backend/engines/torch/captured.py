@@ -23,7 +23,7 @@ from transformers.cache_utils import CacheLayerMixin
 
 from backend.engines.session import Tree
 from backend.engines.torch.session import KINDS, RowsCache, Target, TorchSession
-from backend.types import PREFILL_CHUNK, Arrays, Logits
+from backend.types import PREFILL_CHUNK, Arrays, Layers, Logits
 
 log = logging.getLogger(__name__)
 
@@ -147,7 +147,8 @@ def capacity_for(rows: int) -> int:
 @dataclass(frozen=True)
 class FixedWidths:
     """What the captured passes of all sessions share. `layers` have keys and values of these
-    `kinds`, (heads, dim); `vocabulary` and `hidden` are the sizes of logits and hidden states.
+    `kinds`, (heads, dim); `vocabulary` and `hidden` are the sizes of logits and of a layer's
+    hidden states.
     """
 
     target: Target
@@ -156,21 +157,22 @@ class FixedWidths:
     kinds: tuple[tuple[int, int], tuple[int, int]]
     vocabulary: int
     hidden: int
-    _tensors: dict[int, PassTensors] = field(default_factory=dict)
+    _tensors: dict[tuple[int, int], PassTensors] = field(default_factory=dict)
 
-    def tensors(self, width: int) -> PassTensors:
-        """Inputs and outputs of passes of this width, which never run at once. Those of a width
-        that is not captured last as long as its pass: a vocabulary of logits a row would add up.
+    def tensors(self, width: int, layers: int) -> PassTensors:
+        """Inputs and outputs of passes of this width, which never run at once; so many layers are
+        shown. Those of a width that is not captured last as long as its pass: a vocabulary of
+        logits a row would add up.
         """
-        if width in self._tensors:
-            return self._tensors[width]
-        device = self.target.device
+        if (width, layers) in self._tensors:
+            return self._tensors[width, layers]
+        device, dtype = self.target.device, self.target.dtype
         logits = torch.zeros(width, self.vocabulary, device=device)
-        hidden = torch.zeros(width, self.hidden, dtype=self.target.dtype, device=device)
+        states = torch.zeros(layers, width, self.hidden, dtype=dtype, device=device)
         shapes = [(1,), (width,), (width,), (width, width)]
-        tensors = PassTensors(width, shapes, (logits, hidden), torch.int64)
+        tensors = PassTensors(width, shapes, (logits, states), torch.int64)
         if width in WIDTHS:
-            self._tensors[width] = tensors
+            self._tensors[width, layers] = tensors
         return tensors
 
 
@@ -184,7 +186,7 @@ def fixed_widths(target: Target, capture: Capture) -> FixedWidths | None:
     if len(shapes) != 1 or len(layers) < len(session.layers):
         return None
     keys, values = shapes.pop()
-    hidden = session.hidden_states().shape[1]
+    hidden = target.model.config.get_text_config(decoder=True).hidden_size
     return FixedWidths(target, capture, len(layers), (keys, values), logits.shape[1], hidden)
 
 
@@ -226,8 +228,10 @@ class CapturedSession(TorchSession):
     outgrows the rows that it was opened for.
     """
 
-    def __init__(self, shared: FixedWidths, max_context: int, rows: int) -> None:
-        super().__init__(shared.target, max_context)
+    def __init__(
+        self, shared: FixedWidths, max_context: int, rows: int, layers: Layers = ()
+    ) -> None:
+        super().__init__(shared.target, max_context, layers=layers)
         self._shared = shared
         self._device = shared.target.device
         self._allocate(capacity_for(rows + WIDTHS[-1] if rows else 1))
@@ -251,7 +255,7 @@ class CapturedSession(TorchSession):
         self._runs: dict[tuple[int, bool], Run] = {}
         with current(self._device):
             for width in reversed(WIDTHS):  # the largest first: the others fit into its memory
-                tensors = shared.tensors(width)
+                tensors = shared.tensors(width, len(self._layers))
                 tensors.clear()
                 for logits in (True, False) if width == PREFILL_CHUNK else (True,):
                     self._runs[width, logits] = shared.capture(self._pass(tensors, logits=logits))
@@ -268,15 +272,16 @@ class CapturedSession(TorchSession):
     def forward(self, tokens: Sequence[int], parents: Sequence[int], rows: Sequence[int]) -> Logits:
         tree, n = self._tree(tokens, parents, rows), len(tokens)
         width = next((width for width in WIDTHS if width >= n), n)
-        tensors = self._shared.tensors(width)
+        tensors = self._shared.tensors(width, len(self._layers))
         with current(self._device):
             self._make_room(self.length + width)
             tensors.fill(*_padded(tokens, tree, self.length, width))
             key = width, len(rows) > 0 or width != PREFILL_CHUNK
             run = self._runs.get(key) or self._pass(tensors, logits=True)
             run()
-            logits, hidden = tensors.outputs
-            self._states = {-1: hidden[None, :n].clone()}
+            logits, states = tensors.outputs
+            if self._layers:
+                self._states = dict(zip(self._layers, states[:, None, :n].clone(), strict=True))
             # The one thing that a pass makes the host wait for: so many times the vocabulary,
             # 4 bytes each, cross the bus.
             wanted = host_rows(len(rows), logits.shape[1], self._device)
@@ -308,16 +313,19 @@ class CapturedSession(TorchSession):
                 SlotsLayer(keys, values, slots)
                 for keys, values in zip(self._keys, self._values, strict=True)
             ]
-            result = target.model(
-                input_ids=ids[None],
-                position_ids=positions[None],
-                attention_mask=target.mask(visible, near),
-                past_key_values=RowsCache(layers=layers),
-                use_cache=True,
-                logits_to_keep=slice(0, width if logits else 0),
-            ).logits[0]
-            logits_out, hidden_out = tensors.outputs
-            hidden_out.copy_(target.states[-1][0])
+            with target.showing(self._layers):
+                result = target.model(
+                    input_ids=ids[None],
+                    position_ids=positions[None],
+                    attention_mask=target.mask(visible, near),
+                    past_key_values=RowsCache(layers=layers),
+                    use_cache=True,
+                    logits_to_keep=slice(0, width if logits else 0),
+                ).logits[0]
+            logits_out, states_out = tensors.outputs
+            for out, layer in zip(states_out, self._layers, strict=True):
+                out.copy_(target.states[layer][0])
+            target.states.clear()
             if logits:
                 logits_out.copy_(result)
 

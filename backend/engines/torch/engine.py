@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from backend.engines.engine import Engine, EngineDeclaration, Say
+from backend.engines.engine import Engine, EngineDeclaration, Say, no_trained_draft
 from backend.engines.self_test import (
     PRECISE,
     ROUNDED,
@@ -33,7 +33,7 @@ from backend.models.files import (
     weights_in,
 )
 from backend.text import HfTokenizer, Tokenizer
-from backend.types import LAST_LAYER, PREFILL_CHUNK, Guesses, Layers, ModelSpec
+from backend.types import PREFILL_CHUNK, Guesses, Layers, ModelSpec
 
 if TYPE_CHECKING:
     from backend.engines.torch.captured import Capture, FixedWidths
@@ -242,18 +242,18 @@ class TorchEngine(Engine):
         return None
 
     def open(self, rows: int = 0, layers: Layers = ()) -> Session:
-        """See Engine. Captured passes do not show layers."""
         from backend.engines.torch.session import PlainSession, TorchSession
 
-        inner = tuple(layer for layer in layers if layer not in LAST_LAYER)
         if self.guesses == "none":
             return PlainSession(self._target, self.max_context)
-        if self._fixed is not None and not inner:
+        if not set(layers) <= set(range(self._config.num_hidden_layers)):
+            raise no_trained_draft(self.spec)
+        if self._fixed is not None:
             from backend.engines.torch.captured import CapturedSession
 
-            return CapturedSession(self._fixed, self.max_context, rows)
+            return CapturedSession(self._fixed, self.max_context, rows, layers)
         room = rows and rows + PREFILL_CHUNK
-        return TorchSession(self._target, self.max_context, self.guesses, room, inner)
+        return TorchSession(self._target, self.max_context, self.guesses, room, layers)
 
     def synchronize(self) -> None:
         import torch

@@ -17,7 +17,7 @@ from transformers.cache_utils import CacheLayerMixin
 
 from backend.engines.engine import no_trained_draft
 from backend.engines.session import Session, visibility
-from backend.types import LAST_LAYER, Arrays, Guesses, HiddenStates, Layers, Logits
+from backend.types import Arrays, Guesses, HiddenStates, Layers, Logits
 
 #: What a cache consists of: of each layer keys and values, [1, kv heads, rows, head dim].
 KINDS = ("key", "value")
@@ -36,15 +36,8 @@ class Target:
     by_layer_type: bool  # it takes one mask for each type of layer
     positions: bool  # it takes positions; else it counts the rows in the cache
     cache: str  # what it calls its cache
-    #: What the latest pass handed to the output projection, [1, n, D] by -1, and within `showing`
-    #: to other layers, by their indices.
+    #: What the latest pass handed, within `showing`, to layers: [1, n, D] by their indices.
     states: dict[int, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        def note(_module: Any, _inputs: Any, output: Any) -> None:
-            self.states[-1] = output[0]
-
-        self.model.get_decoder().register_forward_hook(note)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -60,8 +53,8 @@ class Target:
 
     @contextmanager
     def showing(self, layers: Layers) -> Iterator[None]:
-        """Note in the pass within what these layers are given, too. Hooks that stayed would run in
-        every pass of every column of the model.
+        """Note in the pass within what these layers are given. Hooks that stayed would run in every
+        pass of every column of the model.
         """
 
         def hook(index: int) -> Any:
@@ -162,7 +155,7 @@ class RowsCache(Cache):
 
 class TorchSession(Session):
     """`rows`: tokens that there is to be room for; 0: unknown. `layers`: those whose hidden states
-    are shown beside the last one's.
+    are shown.
     """
 
     def __init__(
@@ -218,7 +211,7 @@ class TorchSession(Session):
         return logits[0].float().cpu().numpy()
 
     @torch.inference_mode()
-    def hidden_states(self, layers: Layers = LAST_LAYER) -> HiddenStates:
+    def hidden_states(self, layers: Layers) -> HiddenStates:
         if not set(layers) <= self._states.keys():
             raise RuntimeError(f"no hidden states {layers}")
         # Layers may lie on several devices.

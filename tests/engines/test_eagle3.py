@@ -1,0 +1,294 @@
+"""EAGLE-3 drafts as they are published: every library computes what the whole network computes over
+the whole text, and columns write what KV reuse writes.
+
+The folder `published` was written by `speculators` 0.9.0 with random weights. The file beside it
+holds what that computes with them: at every place of a text, the logits behind it, and behind one
+and two tokens more that the draft reads its own states for.
+"""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from cpu_graph import Recorder
+from eagle3_drafts import LAYERS, VOCABULARY, make_drafts
+from families import random_model
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from race_runs import board_after, events_of, run_solo
+from safetensors.torch import load_file
+from torch.nn import functional
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+from backend.bench.prompts import PROMPTS
+from backend.engines.eagle3.checkpoint import SHIPPED, Checkpoint, read_checkpoint
+from backend.engines.eagle3.network import Eagle3
+from backend.engines.eagle3.openvino import SETTINGS, OpenVINODraft
+from backend.engines.eagle3.ring import Eagle3Network, LoadedDraft
+from backend.engines.eagle3.torch import IDLE, WIDTHS, TorchDraft
+from backend.engines.torch.captured import uncaptured
+from backend.racing.models import LoadedModels
+from backend.racing.race import Race
+from backend.strategies.column import parse_column
+from backend.types import HiddenStates, Logits, ModelSpec, Request, Sampling
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+PUBLISHED = Path(__file__).parent / "published"
+
+#: How far drafts of the tests see.
+WINDOW = 11
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
+    return make_drafts(tmp_path_factory.mktemp("eagle3"))
+
+
+def read(folder: Path, target: Path, window: int = 1024) -> Checkpoint:
+    checkpoint = read_checkpoint(folder, ModelSpec(str(target)), print)
+    network = checkpoint.network
+    shorter = Eagle3(replace(network.shape, window=window), network.embedding)
+    shorter.load_state_dict(network.state_dict())
+    return replace(checkpoint, network=shorter.eval())
+
+
+class Whole:
+    """The network as it is defined: over all rows at once, every time. A row is a token and what
+    was fused at the token before it.
+    """
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self.network, self.window = checkpoint.network, checkpoint.network.shape.window
+        self.rows: list[tuple[int, int, torch.Tensor]] = []
+        self.state = torch.zeros(0)
+
+    @torch.inference_mode()
+    def read(self, position: int, tokens: list[int], states: HiddenStates) -> Logits:
+        places = range(position, position + len(tokens))
+        fused = self.network.fc(torch.from_numpy(states))
+        return self._with(zip(places, tokens, fused, strict=True))
+
+    @torch.inference_mode()
+    def guess(self, position: int, token: int) -> Logits:
+        return self._with([(position, token, self.state)])
+
+    def _with(self, rows: Any) -> Logits:
+        self.rows += rows
+        places, tokens, hidden = zip(*self.rows, strict=True)
+        positions, network = torch.tensor(places), self.network
+        x, read = network.entered(torch.stack(hidden), torch.tensor(tokens))
+        layer, shape = network.layer(0), network.shape
+        q, k, v = (each.transpose(0, 1) for each in layer.project(read, positions))
+        distance = positions[:, None] - positions
+        k, v = (each.repeat_interleave(shape.heads // shape.kv_heads, 0) for each in (k, v))
+        seen = (distance >= 0) & (distance < self.window)
+        attended = functional.scaled_dot_product_attention(q, k, v, seen).transpose(0, 1)
+        x = layer.finish(x, attended)
+        self.state = x[-1]
+        return network.logits(x[-1:]).numpy()
+
+    def rewind(self, length: int) -> None:
+        self.rows = [row for row in self.rows if row[0] < length]
+
+
+RECORDER = Recorder()
+
+
+@pytest.fixture(scope="module")
+def drafts(folders: tuple[Path, Path, Path]) -> dict[str, LoadedDraft]:
+    exactly = SETTINGS | {"DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}  # else activations are rounded
+    target, draft, _ = folders
+    return {
+        "run": TorchDraft(read(draft, target, WINDOW), "cpu", uncaptured),
+        "replayed": TorchDraft(read(draft, target, WINDOW), "cpu", RECORDER),
+        "openvino": OpenVINODraft(read(draft, target, WINDOW), exactly),
+    }
+
+
+@pytest.fixture(scope="module")
+def checkpoint(folders: tuple[Path, Path, Path]) -> Checkpoint:
+    return read(folders[2], folders[0], WINDOW)
+
+
+def assert_same(one: Eagle3Network, whole: Whole, tokens: list[int], length: int) -> None:
+    size = (len(tokens), 32 * len(LAYERS))
+    states = np.random.default_rng(length).normal(size=size).astype(np.float32)
+    computed = one.read(length, tokens, states, wanted=True)
+    np.testing.assert_allclose(computed, whole.read(length, tokens, states), atol=2e-3)
+
+
+TOKENS = st.integers(0, VOCABULARY - 1)
+
+
+@pytest.mark.parametrize("name", ["run", "replayed", "openvino"])
+@settings(max_examples=15, deadline=None)
+@given(st.data())
+def test_every_ring_computes_what_the_whole_network_does_over_the_whole_text(
+    drafts: dict[str, LoadedDraft], checkpoint: Checkpoint, name: str, data: st.DataObject
+) -> None:
+    """Chunks of any size, round the ring more than once; guesses give way to the text."""
+    one, whole, length = Eagle3Network(drafts[name]), Whole(checkpoint), 1
+    for _ in range(data.draw(st.integers(1, 8))):
+        tokens = data.draw(st.lists(TOKENS, min_size=1, max_size=WINDOW))
+        assert_same(one, whole, tokens, length)
+        length += len(tokens)
+        for i, token in enumerate(data.draw(st.lists(TOKENS, max_size=3))):
+            guessed = one.guess(length + i, token)
+            np.testing.assert_allclose(guessed, whole.guess(length + i, token), atol=2e-3)
+        one.rewind(length)
+        whole.rewind(length)
+    one.close()
+
+
+@pytest.mark.parametrize("name", ["replayed", "openvino"])
+def test_rings_are_apart_and_graphs_are_used_again(
+    drafts: dict[str, LoadedDraft], checkpoint: Checkpoint, name: str
+) -> None:
+    draft, before = drafts[name], RECORDER.captured
+    one, two = Eagle3Network(draft), Eagle3Network(draft)
+    assert_same(one, Whole(checkpoint), [1, 2, 3], 1)
+    assert_same(two, Whole(checkpoint), [9], 1)
+    assert (RECORDER.captured - before) % len(WIDTHS) == 0
+    for network in (one, one, two):
+        network.close()
+    captured = RECORDER.captured
+    again = [Eagle3Network(draft), Eagle3Network(draft)]
+    assert RECORDER.captured == captured
+    assert_same(again[0], Whole(checkpoint), [4], 1)
+    for network in (*again, *(Eagle3Network(draft) for _ in range(IDLE))):
+        network.close()
+    if isinstance(draft, TorchDraft):
+        assert len(draft.idle) <= IDLE
+
+
+def test_logits_are_those_of_speculators(tmp_path: Path) -> None:
+    sizes = {"vocab_size": 64, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 5}
+    random_model("llama", **sizes, num_attention_heads=2).save_pretrained(tmp_path)
+    reference = load_file(PUBLISHED.with_suffix(".safetensors"))
+    tokens, states = reference["tokens"].tolist(), reference["states"].numpy()
+    logits = reference["logits"].numpy()  # [step, place, V']
+    network = Eagle3Network(TorchDraft(read(PUBLISHED, tmp_path), "cpu", uncaptured))
+    start = 0
+    for end in (1, 2, 5, 6, 10):  # read in parts, each after guesses that are forgotten
+        computed = network.read(start, tokens[start:end], states[start:end], wanted=True)
+        assert np.abs(computed[0] - logits[0, end - 1]).max() < 1e-5
+        for step in (1, 2):
+            computed = network.guess(end + step - 1, tokens[end + step - 1])
+            assert np.abs(computed[0] - logits[step, end - 1]).max() < 1e-5
+        network.rewind(end)
+        start = end
+
+
+def test_scaled_positions_turn_as_transformers_has_them(
+    folders: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    scaled = {
+        "rope_type": "llama3",
+        "rope_theta": 5e5,
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 64,
+    }
+    config = json.loads((folders[1] / "config.json").read_text()) | {"rope_parameters": scaled}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "a.safetensors").symlink_to(folders[1] / "model.safetensors")
+    turns = read(tmp_path, folders[0]).network.shape.turns
+    expected = LlamaRotaryEmbedding(LlamaConfig(**config)).inv_freq
+    np.testing.assert_allclose(turns, expected.numpy(), rtol=1e-6)
+
+
+def raced(folders: tuple[Path, ...], engine: str, texts: list[str], heat: float = 0.0) -> Any:
+    columns = tuple(map(parse_column, texts))
+    request = Request("Say a word.", 40, Sampling(heat, seed=3))
+    race = Race(request, columns, ModelSpec(str(folders[0]), engine))
+    return board_after(columns, events_of(race, LoadedModels())).scores
+
+
+@pytest.mark.parametrize("heat", [0.0, 0.8])
+@pytest.mark.parametrize("more", ["", ",grammar=json"])
+def test_columns_write_what_kv_reuse_writes(
+    folders: tuple[Path, Path, Path], heat: float, more: str
+) -> None:
+    """In either form they guess the same, too."""
+    plain = "kv:grammar=json" if more else "kv"
+    texts = [f"speculative:draft={draft},k=4{more}" for draft in folders[1:]]
+    kv, authors, speculators = raced(folders, "torch", [plain, *texts], heat)
+    assert kv.message == authors.message == speculators.message == ""
+    assert authors.text == speculators.text == kv.text
+    assert 0 < authors.drafted == speculators.drafted
+    assert authors.accepted == speculators.accepted
+
+
+def test_openvino_shows_the_same_states_and_guesses_the_same(
+    folders: tuple[Path, Path, Path],
+) -> None:
+    texts = ["kv", *(f"speculative:draft={folders[1]},k={k}" for k in (1, 4))]
+    ours, torchs = (raced(folders, engine, texts, 0.8) for engine in ("openvino", "torch"))
+    assert {score.message for score in (*ours, *torchs)} == {""}
+    assert len({score.text for score in (*ours, *torchs)}) == 1
+    for one, other in zip(ours, torchs, strict=True):
+        assert (one.drafted, one.accepted) == (other.drafted, other.accepted)
+
+
+@pytest.mark.parametrize("engine", ["torch", "openvino"])
+def test_every_row_is_read_with_the_states_of_the_token_before_it(
+    folders: tuple[Path, Path, Path], monkeypatch: pytest.MonkeyPatch, engine: str
+) -> None:
+    """Whatever was rejected on the way."""
+    seen: dict[int, tuple[int, NDArray[np.float32]]] = {}
+    original = Eagle3Network.read
+
+    def noted(self: Any, position: int, tokens: Any, states: Any, *, wanted: bool) -> Any:
+        rows = zip(tokens, states.copy(), strict=True)
+        seen.update({position + i: row for i, row in enumerate(rows)})
+        return original(self, position, tokens, states, wanted=wanted)
+
+    monkeypatch.setattr(Eagle3Network, "read", noted)
+    (score,) = raced(folders, engine, [f"speculative:draft={folders[1]},k=4"], 0.8)
+    assert score.drafted > score.accepted
+    last, models = max(seen), LoadedModels()
+    assert last >= score.prompt_tokens + 30
+    target: Any = models.get(ModelSpec(str(folders[0]), "torch"), print)
+    start = target.tokenizer.encode("Say a word.", chat=True)[:1]
+    text = torch.tensor([[*start, *(seen[position][0] for position in range(1, last + 1))]])
+    with torch.inference_mode():
+        every = target.model(text, output_hidden_states=True).hidden_states
+    expected = torch.cat([every[layer][0] for layer in LAYERS], -1).numpy()
+    for position in range(1, last + 1):
+        assert np.abs(seen[position][1] - expected[position - 1]).max() < 2e-3
+
+
+def test_a_draft_is_loaded_once_and_anew_where_it_was_written_anew(
+    folders: tuple[Path, Path, Path],
+) -> None:
+    models = LoadedModels()
+    target = models.get(ModelSpec(str(folders[0]), "torch"), print)
+    before, again = (models.eagle3(target, folders[1], print) for _ in range(2))
+    assert before is again
+    (folders[1] / "model.safetensors").touch()
+    assert models.eagle3(target, folders[1], print) is not before
+
+
+# The shipped one ----------------------------------------------------------------------------------
+
+
+@pytest.mark.model
+def test_the_shipped_draft_fits_the_built_in_model_and_is_often_right() -> None:
+    """A broken cache, states off by one or a wrong token map would fall far below the floor."""
+    models, spec = LoadedModels(idle_warm_up=True), ModelSpec()
+    checkpoint = read_checkpoint(SHIPPED, spec, print)
+    assert checkpoint.vocabulary is not None
+    assert (np.diff(checkpoint.vocabulary) > 0).all()
+    race = Race(
+        Request(PROMPTS[2].text, 32), (parse_column("speculative:draft=trained,k=1"),), spec
+    )
+    score = run_solo(race, 0, models)
+    assert score.accepted / score.drafted > 0.3
