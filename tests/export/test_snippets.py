@@ -64,7 +64,7 @@ def run(code: str, language: str, folder: Path) -> str:
 def draft(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What `export-draft` writes."""
     folder, target = tmp_path_factory.mktemp("draft"), ModelSpec()
-    for _ in written_draft(trained_for(target), target, built_in_gguf(print), folder, print):
+    for _ in written_draft(trained_for(target), target, built_in_gguf(print), folder):
         pass
     return folder
 

@@ -44,9 +44,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with another vocabulary; what is prepared lies in a cache of their own.
     """
     root = tmp_path_factory.mktemp("models")
-    make("llama", root / "target", num_hidden_layers=6)
-    random_draft(root / "eagle3", (3, 4, 4))
-    make("llama", root / "draft", spread=0.14)
+    make("llama", root / "target", num_hidden_layers=10)
+    random_draft(root / "eagle3", (3, 6, 8))
+    make("llama", root / "draft", spread=0.14, num_hidden_layers=10)
     tokenizer = byte_tokenizer()
     tokenizer.add_tokens(["<|another|>"], special_tokens=True)
     tokenizer.save_pretrained(root / "other")
