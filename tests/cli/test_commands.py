@@ -27,7 +27,7 @@ from backend.cli.main import app
 from backend.costs import PassCosts
 from backend.events import Event, Failed, Step, from_json, to_json
 from backend.export.picture import picture_of
-from backend.export.tables import csv_table, markdown
+from backend.export.tables import markdown
 from backend.records.file import as_bytes, load, save
 from backend.records.record import RaceRecord, board
 from backend.results.scoreboard import Scoreboard
@@ -96,7 +96,6 @@ def test_a_race_as_json_is_its_events_and_so_is_its_replay(tmp_path: Path) -> No
 
 
 FORMS: dict[str, Callable[[RaceRecord], str]] = {
-    "csv": csv_table,
     "markdown": markdown,
     "svg": picture_of,
     "json": lambda record: as_bytes(record).decode(),
@@ -157,7 +156,7 @@ def test_a_question_about_a_tag_is_asked_with_a_backslash_before_it() -> None:
     assert started["prompt_tokens"] == len("User: {{gen 'x'}}\nAnswer: ")
 
 
-@pytest.mark.parametrize("form", [(), ("--as", "csv"), ("--as", "markdown")])
+@pytest.mark.parametrize("form", [(), ("--as", "markdown")])
 def test_nothing_in_a_record_steers_the_terminal(tmp_path: Path, form: tuple[str, ...]) -> None:
     record, path = race_of("kv lookup"), tmp_path / "race.json"
     evil = "\x1b]52;c;ZXZpbA==\x07\x9b2J"
