@@ -77,7 +77,7 @@ def test_bars_are_the_numbers_beside_them_but_of_a_noisy_race() -> None:
     speeds = [row.speedup.value for row in result.rows]
     assert bars == pytest.approx([bars[1] / speeds[1] * speed for speed in speeds], abs=0.2)
     assert picture.count(WINNER) == 1 + 2 * len(result.leaders), "the name above, bars and numbers"
-    noisy = words(picture_of(replace(record, events=(*record.events, Conditions(2, 0.9)))))
+    noisy = words(picture_of(replace(record, events=(*record.events, Conditions(0.9)))))
     for row in result.rows:
         number = factor(row.speedup.value)
         assert any(number in each for each in words(picture))

@@ -197,7 +197,7 @@ def test_a_place_where_nothing_can_be_written_is_refused_beforehand(tmp_path: Pa
 
 def test_events_stand_column_by_column_each_in_its_order() -> None:
     columns = [default_column("kv")] * 2
-    events = [Started(1, 3, "m"), Started(0, 3, "m"), Conditions(1, 0), Failed(0, "a")]
+    events = [Started(1, 3, "m"), Started(0, 3, "m"), Conditions(0), Failed(0, "a")]
     record = recorded(Request("a"), columns, FAKE, [*events, Failed(1, "b")])
     assert record.events == (events[1], events[3], events[0], Failed(1, "b"), events[2])
 

@@ -283,7 +283,7 @@ def simulated(draw: Any) -> tuple[list[Column], list[Event], Request]:
         timed += zip(accumulate(seconds), own, strict=True)
     events = [event for _, event in sorted(timed, key=lambda pair: pair[0])]
     others = draw(st.sampled_from([0.0, 0.3, 0.8, None])) if odd else 0.0
-    events += [] if others is None else [Conditions(2, others)]
+    events += [] if others is None else [Conditions(others)]
     return columns, events, Request('{{gen "x"}}' if program else "Why?", 70)
 
 
