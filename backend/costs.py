@@ -150,18 +150,16 @@ def known_costs(engine: Engine) -> Costs:
         return RunningCosts(ASSUMED)
 
 
-def costs_of(
-    engine: Engine, say: Say, *, remeasure: bool = False, wider: Sequence[int] = ()
-) -> Costs:
-    """The same, but measured now where nothing was before, or with `remeasure`, at `wider` widths
-    too. If measuring fails, `say` gets the reason, and what is known stays.
+def costs_of(engine: Engine, say: Say, *, remeasure: bool = False) -> Costs:
+    """The same, but measured now where nothing was before, or with `remeasure`. If measuring fails,
+    `say` gets the reason, and what is known stays.
     """
     known = known_costs(engine)
     if not isinstance(known, RunningCosts) or not (remeasure or known.now.assumed):
         return known
     say(f"Measuring passes of {engine.spec}...")
     try:
-        measured = measure(engine, *wider)
+        measured = measure(engine)
     except Exception as error:
         logger.warning("%s not measured", engine.spec, exc_info=True)
         reason = str(error).strip().partition("\n")[0].rstrip(".")
@@ -184,9 +182,9 @@ def _path(engine: Engine) -> Path:
     return cache_dir() / "costs" / f"{sha256(key.encode()).hexdigest()[:24]}.json"
 
 
-def measure(engine: Engine, *wider: int) -> PassCosts:
-    """Time passes of each width behind few and behind many tokens, a few seconds on a CPU, then
-    those of `wider` widths behind few. A model with fewer positions is measured at fewer widths.
+def measure(engine: Engine) -> PassCosts:
+    """Time passes of each width behind few and behind many tokens, a few seconds on a CPU. A model
+    with fewer positions is measured at fewer widths.
     """
     widths = [k for k in WIDTHS if k == 1 or 2 * k <= engine.max_context]
     room, began = engine.max_context - widths[-1], perf_counter()
@@ -199,10 +197,7 @@ def measure(engine: Engine, *wider: int) -> PassCosts:
         more = np.subtract(_measured(engine, widths, far)[0], seconds) / (far - near)
         per_row, per_pass = np.polyfit(widths, more, 1, w=1 / np.asarray(seconds))
     slope = (max(0.0, float(per_pass)), max(0.0, float(per_row)))
-    wider = tuple(k for k in wider if near + k <= engine.max_context)
-    if wider:
-        seconds += tuple(max(seconds[-1], t) for t in _measured(engine, wider, near)[0])
-    return PassCosts((*widths, *wider), seconds, change, slope)
+    return PassCosts(tuple(widths), seconds, change, slope)
 
 
 def one_row_seconds(engine: Engine) -> float:

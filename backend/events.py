@@ -64,12 +64,10 @@ class Preparing:
 @dataclass(frozen=True, slots=True)
 class Conditions:
     """How much of the machine's time `others` took while the columns ran: other programs, but for
-    the page's own process and the race's servers, and what its host gave to others (steal). `cores`
-    is how many cores' worth of time the race itself might use. They come last, and are of all the
-    race's time.
+    the page's own process and the race's servers, and what its host gave to others (steal). They
+    come last, and are of all the race's time.
     """
 
-    cores: Number
     others: Share
     kind: Literal["Conditions"] = field(default="Conditions", kw_only=True)
 

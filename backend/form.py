@@ -30,8 +30,7 @@ _ASSETS = Path(__file__).resolve().parents[1] / "assets"
 
 MAX_STOPS, MAX_STOP = 16, 200
 
-#: Stands for the visitor's grammar while a line is read that names it.
-_ANY_OWN = GrammarSource("regex", "own", "my own")
+#: A line that names the visitor's grammar: nobody else's grammar is read.
 _NAMES_OWN = re.compile(rf"[:,]\s*grammar\s*=\s*{OWN}\s*(,|$)")
 
 KINDS = get_args(Kind)
@@ -187,18 +186,18 @@ def _columns(form: Form, offer: Offer, target: ModelSpec) -> tuple[Column, ...]:
 
 
 def _column(line: str, form: Form, offer: Offer, target: ModelSpec) -> Column:
-    column = parse_column(line, _ANY_OWN if _NAMES_OWN.search(line) else None)
+    own = None
+    if _NAMES_OWN.search(line):
+        own = own_grammar(form.grammar_kind, form.grammar_text, offer)
+    column = parse_column(line, own)
     offer.require_column(column, target)
-    if column.grammar != _ANY_OWN:
-        return column
-    if column.strategy.library is not None and not offer.unlisted:
+    if own and column.strategy.library is not None and not offer.unlisted:
         # Libraries compile it in this program's worker, where nothing could end them.
         raise DerbyError(
             f"{column.title} takes no grammar of your own on this page: name a ready-made one, "
             "such as grammar=person, or choose a column such as grammar."
         )
-    source = own_grammar(form.grammar_kind, form.grammar_text, offer)
-    return column.with_settings({"grammar": source})
+    return column
 
 
 def own_grammar(kind: Kind, text: str, offer: Offer) -> GrammarSource:

@@ -403,21 +403,45 @@ class ByteTokenizer(Tokenizer):
         return {str(i): i for i in range(self.vocab_size)}
 
 
-class StopStrings:
-    """Ends a text at whichever string is complete first, holding back what might become one.
-
-    `push` returns the text that may be shown now; `hit` is True once a stop string was seen, and
-    nothing from its first character on is ever returned. `behind` is held back likewise, and ends
-    nothing: whether the text ends there is for others to say.
+class TextStream:
+    """One answer's tokens as text that may be shown: whole characters, up to whichever stop string
+    is complete first. What might become one is held back, and so is what might become `behind`,
+    which ends nothing: whether the text ends there is for others to say.
     """
 
-    def __init__(self, stops: Sequence[str], behind: str = "") -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, stops: Sequence[str], skip: int = 0, behind: str = ""
+    ) -> None:
+        """Stop strings are not looked for in the first `skip` characters."""
+        self._detokenizer = tokenizer.stream()
+        self._special = tokenizer.special
         self._stops, self._behind = tuple(stops), behind
+        self._skip = skip
         self._pending = ""
-        self.hit = False
+        self.output = ""  # all that was returned so far
+        self.stopped = False  # at a stop string, of which nothing is ever returned
 
-    def push(self, text: str) -> str:
-        if self.hit:
+    def push(self, token: int) -> str:
+        piece = self._detokenizer.push(token)
+        head, tail = piece[: self._skip], piece[self._skip :]
+        self._skip -= len(head)
+        text = head + self._unstopped(tail)
+        if self._special(token) in self._stops:  # its name is no part of the text
+            text += self._rest()
+            self.stopped = True
+        return self._show(text)
+
+    def flush(self) -> str:
+        """The rest, bytes of an incomplete character as replacement characters."""
+        return self._show(self._unstopped(self._detokenizer.flush()) + self._rest())
+
+    def flush_whole(self) -> str:
+        """The rest without an incomplete character."""
+        return self._show(self._rest())
+
+    def _unstopped(self, text: str) -> str:
+        """What may be shown once this text has come."""
+        if self.stopped:
             return ""
         old = len(self._pending)
         self._pending += text
@@ -425,65 +449,20 @@ class StopStrings:
         if ends:
             # The one complete first, as if the text came one character at a time: where it ends
             # must not depend on how it was cut into tokens.
-            self.hit = True
-            return self._release(min(ends)[1])
+            self.stopped = True
+            return self._pending[: min(ends)[1]]
         most = max((_overlap(self._pending, s) for s in (*self._stops, self._behind)), default=0)
         start = self._pending.find(self._behind, max(0, old + 1 - len(self._behind)))
         if self._behind and start >= 0:  # all of it, which the new text has completed
             most = max(most, len(self._pending) - start)
         return self._release(len(self._pending) - most)
 
-    def special(self, name: str) -> str:
-        """Push a special token's name, which ends a text if it is a stop string, and is no part of
-        it.
-        """
-        if not name or name not in self._stops:
-            return ""
-        text = self.flush()
-        self.hit = True
-        return text
-
-    def flush(self) -> str:
-        return "" if self.hit else self._release(len(self._pending))
+    def _rest(self) -> str:
+        return "" if self.stopped else self._release(len(self._pending))
 
     def _release(self, length: int) -> str:
         text, self._pending = self._pending[:length], self._pending[length:]
         return text
-
-
-class TextStream:
-    """One answer's tokens as text that may be shown: whole characters, stop strings withheld."""
-
-    def __init__(
-        self, tokenizer: Tokenizer, stops: Sequence[str], skip: int = 0, behind: str = ""
-    ) -> None:
-        """Stop strings are not looked for in the first `skip` characters. `behind`: see
-        StopStrings.
-        """
-        self._detokenizer = tokenizer.stream()
-        self._special = tokenizer.special
-        self._stops = StopStrings(stops, behind)
-        self._skip = skip
-        self.output = ""  # all that was returned so far
-
-    @property
-    def stopped(self) -> bool:
-        return self._stops.hit
-
-    def push(self, token: int) -> str:
-        piece = self._detokenizer.push(token)
-        head, tail = piece[: self._skip], piece[self._skip :]
-        self._skip -= len(head)
-        text = head + self._stops.push(tail)
-        return self._show(text + self._stops.special(self._special(token)))
-
-    def flush(self) -> str:
-        """The rest, bytes of an incomplete character as replacement characters."""
-        return self._show(self._stops.push(self._detokenizer.flush()) + self._stops.flush())
-
-    def flush_whole(self) -> str:
-        """The rest without an incomplete character."""
-        return self._show(self._stops.flush())
 
     def _show(self, text: str) -> str:
         self.output += text

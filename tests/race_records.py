@@ -1,18 +1,18 @@
 """Records for the tests: of races on the fake engine, and of anything that the schema allows."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 from backend.events import Conditions, Event, from_json
 from backend.racing.hosts import InlineHost
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
-from backend.records.file import schema
+from backend.records.file import Document
 from backend.records.record import Hardware, RaceRecord, recorded
 from backend.strategies.column import Column, default_column, parse_column
 from backend.strategies.registry import strategies
@@ -20,7 +20,7 @@ from backend.types import ModelSpec, Request, Sampling
 
 FAKE = ModelSpec("fake-loop", "fake", "fp32", "CPU")
 MADE = "2026-11-23T10:20:30Z"
-DOCUMENT = json.loads(schema())
+DOCUMENT = TypeAdapter(Document).json_schema()
 
 PARTS: dict[str, Any] = DOCUMENT["$defs"]
 

@@ -90,9 +90,6 @@ def test_measuring_finds_what_passes_take(monkeypatch: pytest.MonkeyPatch) -> No
     assert costs.context_slope == pytest.approx((2e-6, 3e-7))
     assert costs(4, LONG_CONTEXT) == pytest.approx(0.014 + (LONG_CONTEXT - CONTEXT) * 3.2e-6)
     assert engine.open_sessions == 0
-    wide = measure(engine, 64, 256, 4000)
-    assert wide.widths == (*WIDTHS, 64, 256), "as wide as the context allows"
-    assert wide(256) == pytest.approx(0.266)
 
 
 def test_a_large_model_is_measured_by_few_passes(monkeypatch: pytest.MonkeyPatch) -> None:

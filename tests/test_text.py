@@ -3,6 +3,7 @@ kinds spell it alike alone and in the middle of another; chat templates open the
 """
 
 import json
+from collections.abc import Sequence
 from itertools import pairwise, takewhile
 from pathlib import Path
 
@@ -18,8 +19,8 @@ from backend.errors import DerbyError
 from backend.grammar.constraint import closing_tag
 from backend.text import (
     ByteTokenizer,
+    Detokenizer,
     HfTokenizer,
-    StopStrings,
     TextStream,
     require_same_vocabulary,
     require_template,
@@ -65,6 +66,17 @@ def first_stop(text: str, stops: list[str]) -> int | None:
     return None
 
 
+class Pieces(ByteTokenizer):
+    """Token i is piece i of a text."""
+
+    def __init__(self, pieces: Sequence[str]) -> None:
+        super().__init__()
+        self._pieces = pieces
+
+    def stream(self) -> Detokenizer:
+        return Detokenizer(lambda token: self._pieces[token].encode())
+
+
 @given(
     FEW,
     st.lists(st.text(alphabet="ab🙂", min_size=1, max_size=4), max_size=3),
@@ -78,11 +90,12 @@ def test_a_stop_string_ends_the_text_however_it_arrives(
 ) -> None:
     end_of_text = first_stop(text, stops)
     edges = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
-    stream, output = StopStrings(stops), ""
-    for begin, end in pairwise(edges):
-        output += stream.push(text[begin:end])
+    pieces = [text[begin:end] for begin, end in pairwise(edges)]
+    stream, output = TextStream(Pieces(pieces), stops), ""
+    for token, end in enumerate(edges[1:]):
+        output += stream.push(token)
         so_far = first_stop(text[:end], stops)
-        assert stream.hit == (so_far is not None)
+        assert stream.stopped == (so_far is not None)
         if so_far is None:  # all but what may yet become a stop string
             assert text.startswith(output)
             longest = max(
@@ -91,7 +104,6 @@ def test_a_stop_string_ends_the_text_however_it_arrives(
             assert end - len(output) == longest
     output += stream.flush()
     assert output == (text if end_of_text is None else text[:end_of_text])
-    assert stream.push("more") == "" or end_of_text is None
     assert stream.flush() == "" or end_of_text is None
 
 

@@ -27,9 +27,6 @@ MT_BENCH = frozenset(
     ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
 )
 
-#: What SPEED-Bench as it is published has in place of texts that belong to others.
-PLACEHOLDER = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE"
-
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
@@ -121,11 +118,6 @@ def _question(line: str, where: str) -> Prompt:
             "turns or messages."
         ) from error
     first, *later = question.turns
-    if first.startswith(PLACEHOLDER):
-        raise DerbyError(
-            f"{where} is a placeholder: SPEED-Bench's prepare.py fetches the texts of others, so "
-            "run it and name the file that it writes."
-        )
     merged = isinstance(question.question_id, int) and question.category in MT_BENCH
     return Prompt("multi-turn" if merged else question.category, first, tuple(later))
 

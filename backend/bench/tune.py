@@ -6,10 +6,8 @@ read off a run with a large one, since a round's guesses do not depend on how ma
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, reduce
-from statistics import fmean, median
-
-import numpy as np
+from functools import cache
+from statistics import median
 
 from backend.bench.plan import Plan
 from backend.bench.rows import figures_of
@@ -35,17 +33,13 @@ BESIDE = 3
 #: Less than this share of another's speed is slower, and not by chance.
 SLOWER = 0.95
 
-#: Sequences at once of the servers that are forecast, and rows of passes that are timed for them.
-BATCHES, WIDER = (1, 2, 4, 8, 16), (64, 128, 256)
-
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
     """`results` are named by columns as the command line takes them, the fastest first. Some have
     predicted speed-ups, by pass costs and the acceptance of a run with the largest k. `best` is the
     fastest that is shown to be faster than the baseline, if `others` left enough of the machine.
-    `forecast`: rows of a pass and the speed-up of the column `forecast_of`, by the sequences that a
-    server decodes at once. `costs` None: a library's are not known.
+    `costs` None: a library's are not known.
     """
 
     baseline: str
@@ -54,46 +48,35 @@ class Tuning:
     predicted: Mapping[str, float]
     best: ColumnResult | None
     others: float
-    forecast_of: str
-    forecast: Mapping[int, tuple[float, float]]
 
 
-def predict(
-    scores: Iterable[Score], costs: PassCosts, k: int = MOST_POSITIONS, sequences: int = 1
-) -> float:
+def predict(scores: Iterable[Score], costs: PassCosts, k: int = MOST_POSITIONS) -> float:
     """The median speed-up over plain decoding, had rounds drafted `k` tokens at most and passes
     cost what `costs` say. `scores` are runs with a fixed, larger K; prefill not counted.
-
-    Of several `sequences` decoded at once each drafts as in its score, independently of the others,
-    and the draft's passes grow with their number as plain ones of the target do. Left out are
-    attention over several contexts and the server's scheduling.
     """
-    return median(_predict(score, costs, k, sequences) for score in scores)
+    return median(_predict(score, costs, k) for score in scores)
 
 
-def _predict(score: Score, costs: PassCosts, k: int, sequences: int) -> float:
+def _predict(score: Score, costs: PassCosts, k: int) -> float:
     context = score.prompt_tokens + len(score.tokens) // 2
     rounds = sum(score.depths.values())
     passes = committed = max(score.steps - 1, rounds, 1)
-    shares = np.zeros(2 + k)  # of the passes, by their rows
-    shares[1] = 1 - rounds / passes
+    plain, guesses = passes - rounds, 0
+    seconds = plain * costs(1, context)
     for (drafted, accepted), n in score.depths.items():
-        shares[1 + min(drafted, k)] += n / passes
+        seconds += n * costs(1 + min(drafted, k), context)
+        guesses += n * min(drafted, k)
         committed += n * min(accepted, k)
-    together = reduce(np.convolve, [shares] * sequences)
-    seconds = sum(share * costs(rows, context) for rows, share in enumerate(together))
     # Between rounds that guess and those that do not, the width changes to and fro.
-    alone = together[sequences]
-    seconds += 2 * alone * (1 - alone) * costs.width_change
-    guesses = float(shares @ np.arange(-1, 1 + k))  # a pass
+    seconds += 2 * plain * (1 - plain / passes) * costs.width_change
     calls = score.calls / max(score.drafted, 1)  # of the draft, for each guess
-    seconds += guesses * calls * score.draft_cost * costs.relative(sequences)
-    return committed / passes * costs(sequences, context) / seconds
+    seconds += guesses * calls * score.draft_cost
+    return committed * costs(1, context) / seconds
 
 
-def tune(plan: Plan, models: LoadedModels, say: Say, *, wide: bool = False) -> Tuning:
-    """Measure pass costs again, with `wide` also those of many sequences at once, and run columns
-    beside the plan's only one, the baseline, while they can win. Raises DerbyError if none can.
+def tune(plan: Plan, models: LoadedModels, say: Say) -> Tuning:
+    """Measure pass costs again, and run columns beside the plan's only one, the baseline, while
+    they can win. Raises DerbyError if none can.
     """
     ledger, say_once = Ledger(), cache(say)
     (baseline,) = plan.columns
@@ -101,7 +84,7 @@ def tune(plan: Plan, models: LoadedModels, say: Say, *, wide: bool = False) -> T
     if baseline.strategy.ours:
         models.begin([plan.target])
         engine = models.get(plan.target, say)
-        models.price(engine, say, remeasure=True, wider=WIDER if wide else ())
+        models.price(engine, say, remeasure=True)
         costs = models.costs(engine)
     columns, rows = _candidates(plan), dict[Column, list[Row]]()
     families = [column for column in columns if column.strategy.ours and "k" in column.changed()]
@@ -129,21 +112,7 @@ def tune(plan: Plan, models: LoadedModels, say: Say, *, wide: bool = False) -> T
         {str(column): speedup for column, speedup in predicted.items()},
         next(faster, None) if others <= NOISY else None,
         others,
-        *_forecast(ranking, rows, costs.now),
     )
-
-
-def _forecast(
-    ranking: Iterable[ColumnResult], rows: Mapping[Column, Sequence[Row]], costs: PassCosts
-) -> tuple[str, dict[int, tuple[float, float]]]:
-    """The fastest column of ours, and its forecast."""
-    for column in (parse_column(result.column) for result in ranking if costs.known):
-        if column.strategy.ours:
-            scores = [row.score for row in rows[column]]
-            width = fmean(score.mean_rows for score in scores)
-            batches = {n: (n * width, predict(scores, costs, sequences=n)) for n in BATCHES}
-            return str(column), batches
-    return "", {}
 
 
 def _candidates(plan: Plan) -> list[Column]:

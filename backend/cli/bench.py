@@ -140,12 +140,6 @@ def tune(
     max_new_tokens: options.MaxNewTokens = 96,
     raw: options.Raw = False,
     wait: options.Wait = 30,
-    batch: Annotated[
-        bool,
-        typer.Option(
-            "--batch", help="Also time passes as wide as a server's of up to 16 sequences."
-        ),
-    ] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Find the fastest settings here: pass times, predicted and measured speed-ups (minutes)."""
@@ -156,7 +150,7 @@ def tune(
         options.target_of(model, engine, precision, device),
     )
     wait_for_quiet(wait, say)
-    tuning = tuned(plan, LoadedModels(), say, wide=batch)
+    tuning = tuned(plan, LoadedModels(), say)
     if as_json:
         print(json.dumps(asdict(tuning)))
         return
@@ -170,8 +164,6 @@ def tune(
         lines.append((name, predicted, speedup, interval, tokens, accepted, same))
     heads = ("column", "predicted", "speed-up", "95% interval", "tokens/pass", "accepted")
     print_table(f"tune: {plan}", (*heads, "same text"), lines)
-    if tuning.costs is not None and tuning.forecast:
-        print_forecast(tuning, tuning.costs.widths[-1])
     conclude(tuning, plan)
 
 
@@ -190,19 +182,6 @@ def conclude(tuning: Tuning, plan: Plan) -> None:
     else:
         say(f"No setting is shown to be faster than {baseline}.")
     out.print(f"Use: -c {best.column if best else tuning.baseline}", highlight=False)
-
-
-def print_forecast(tuning: Tuning, widest: int) -> None:
-    """Print speed-ups for a server, by passes over up to `widest` rows."""
-    lines = [(f"{n}", f"{rows:.1f}", RATIO.cell(x)) for n, (rows, x) in tuning.forecast.items()]
-    print_table("Forecast for a server", ("B sequences", "rows a pass", "speed-up"), lines)
-    out.print(
-        f"A forecast of {tuning.forecast_of} where B sequences are decoded at once, by T(k), which "
-        f"is a straight line beyond {widest} rows (--batch measures wider passes). Each sequence "
-        "drafts by itself, and the draft's passes grow with B as the model's do. Left out: "
-        "attention over B contexts, and scheduling.",
-        highlight=False,
-    )
 
 
 def print_costs(costs: PassCosts) -> None:

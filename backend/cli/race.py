@@ -49,7 +49,7 @@ STYLES = {
     "fixed": "dim",
 }
 
-FORMS = {"json": "race.json", "csv": "race.csv", "markdown": "race.md", "svg": "race.svg"}
+FORMS = {"json": "race.json", "markdown": "race.md", "svg": "race.svg"}
 
 
 def race(
@@ -192,7 +192,7 @@ def replay(
         if form not in FORMS:
             raise DerbyError(f"There is no form {form!r:.40}; choose from {', '.join(FORMS)}.")
         text = files_of(record)[FORMS[form]]
-        print(text if form in ("json", "svg") else visible(text.replace("\r\n", "\n")), end="")
+        print(text if form in ("json", "svg") else visible(text), end="")
         return
     conclude(board_of(record))
     out.print(f"Recorded: {visible(record.place)}.", style="dim", highlight=False, markup=False)

@@ -1,7 +1,6 @@
 """What a column becomes in production: the column of a library, and the code that this one runs."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -27,7 +26,7 @@ from backend.results.figures import likely
 from backend.results.result import result_of
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import Column, OwnModel, default_column, settings_of
-from backend.strategies.declaration import Equivalent, Values
+from backend.strategies.declaration import Equivalent
 from backend.strategies.ours import USUAL_COPY
 from backend.types import ModelSpec, Request
 
@@ -112,26 +111,20 @@ def _in_library(
     template, ran = LIBRARIES[library], column.with_settings(decision.settings)
     theirs = default_column(template.library.name).on(_place(column, template, target))
 
-    def like(changed: Values) -> tuple[dict[str, Any], list[str]]:
-        values = {**ran.settings(), **changed}
-        equivalent = PLAIN if decision.plain else column.strategy.equivalent(values)
-        return _settings(library, equivalent, values.get("grammar"), column.target(target))
-
-    settings, notes = like({})
-    if not decision.plain:
-        left_out = [*_left_out(ran, lambda changed: like(changed) == (settings, notes))]
-        notes = [*notes, f"Not in this code: {', '.join(left_out)}." if left_out else ""]
+    equivalent = PLAIN if decision.plain else column.strategy.equivalent(ran.settings())
+    settings, notes = _settings(library, equivalent, ran.grammar, column.target(target))
+    if ran.changed() and not decision.plain:
+        notes = [*notes, f"This is the nearest that {library} has to {ran}."]
     if column.automatic and not decision.plain:
-        chosen = {name: ran.settings()[name] for name in _sizes(column)}
-        more, _ = like({name: size + 1 for name, size in chosen.items()})
-        free = [n for n, size in settings.items() if isinstance(size, int) and more[n] != size]
+        free = [name for name in ("lookup", "k") if name in settings]
         # They are those of a column that was in the race, if it differs in nothing else.
         raced = [each for each in board.columns if template.raced and each.name == theirs.name]
         for each in raced:
             other = {**settings, **{name: each.settings()[name] for name in free}}
             if each == theirs.with_settings(other):
                 settings = other
-        sizes = {name: settings[name] for name in free} or chosen
+        sizes = {name: settings[name] for name in free}
+        sizes = sizes or {name: ran.settings()[name] for name in _sizes(column)}
         fixed = ", ".join(f"{name}={size}" for name, size in sizes.items())
         notes = [*notes, f"The column chose its sizes as it went; this code keeps to {fixed}."]
     theirs = theirs.with_settings(settings) if template.raced else theirs
@@ -141,16 +134,6 @@ def _in_library(
 def _sizes(column: Column) -> list[str]:
     """The settings that a column may choose by itself."""
     return [name for name, field in settings_of(column.strategy).items() if field.fixes]
-
-
-def _left_out(ran: Column, changes_nothing: Callable[[Values], bool]) -> Iterator[str]:
-    """What was set and is not in the code, because the usual value would give the same."""
-    fields, usual = settings_of(ran.strategy), default_column(ran.name).settings()
-    by_sizes = {fixed for field in fields.values() for fixed in field.fixes}  # such as auto
-    for name, text in ran.changed().items():
-        with suppress(DerbyError):  # so it matters
-            if name not in by_sizes and changes_nothing({name: usual[name]}):
-                yield f"{name}={text}"
 
 
 def _on_weights(ours: ModelSpec, theirs: ModelSpec) -> str:

@@ -1,18 +1,17 @@
-"""Tables of a race: CSV for spreadsheets, with numbers as numbers and texts as plain text, and
-Markdown for documents and chats, with the race's sentences.
+"""Tables: of a race Markdown for documents and chats, with its sentences; of a benchmark CSV for
+spreadsheets, with numbers as numbers and texts as plain text.
 """
 
 import csv
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from io import StringIO
 
 from backend.export.picture import picture_of
 from backend.records.file import as_bytes
 from backend.records.record import RaceRecord, board
-from backend.results.figures import DASH, FIGURES, TIMES, Figure
-from backend.results.result import Row, result_of
-from backend.results.scoreboard import Scoreboard
+from backend.results.figures import DASH, FIGURES
+from backend.results.result import result_of
 from backend.results.sentences import doubt, headline, mark, reasons
 
 #: How a cell begins that a spreadsheet would compute.
@@ -38,31 +37,6 @@ def _harmless(cell: object) -> object:
     return f"'{cell}" if formula else cell
 
 
-def csv_table(record: RaceRecord) -> str:
-    """One line for each column: every figure with its unit in the heading, the ends of the
-    speed-up's interval, and how its text compares; "" for unknown values.
-    """
-    scoreboard = board(record)
-    headings = ["column", "option", *map(_heading, FIGURES), "speed-up, low", "speed-up, high"]
-    lines = (_line(scoreboard, row) for row in result_of(scoreboard).rows)
-    return csv_of([[*headings, "verdict", "text", "message"], *lines])
-
-
-def _heading(figure: Figure) -> str:
-    known = figure.unit.name in (*figure.title.split(), TIMES)
-    return figure.title if known else f"{figure.title}, {figure.unit.name}"
-
-
-def _line(scoreboard: Scoreboard, row: Row) -> Iterator[object]:
-    yield from (row.name, str(scoreboard.columns[row.column]))
-    for figure in FIGURES:
-        value = figure.value(row)
-        percent = 100 if figure.unit.name == "%" else 1
-        yield None if value is None else f"{value * percent:.6g}"
-    yield from (f"{end:.6g}" for end in row.speedup.interval) if row.speedup.interval else ("", "")
-    yield from (row.verdict, mark(scoreboard, row), row.message)
-
-
 def markdown(record: RaceRecord) -> str:
     """The headline, the table of figures, why each column is as fast as it is, and where the race
     ran. Whatever a record says is plain text here: no markup, no new cell, no new line.
@@ -86,11 +60,10 @@ def markdown(record: RaceRecord) -> str:
 
 
 def files_of(record: RaceRecord) -> dict[str, str]:
-    """A race as files, by their names: the whole race, its tables and its picture."""
+    """A race as files, by their names: the whole race, its table and its picture."""
     return {
         "race.json": as_bytes(record).decode(),
         "race.md": markdown(record),
-        "race.csv": csv_table(record),
         "race.svg": picture_of(record),
     }
 

@@ -56,8 +56,8 @@ class StoppedError(DerbyError):
 @dataclass(frozen=True, slots=True)
 class Fit:
     """The first `accepted` characters of a text begin a text of the grammar; if that is all of it,
-    it may end there if `accepting`. Of a JSON Schema: how the judge finds the text and `why`, what
-    the grammar does not enforce, and whether its objects are open.
+    it may end there if `accepting`. Of a JSON Schema: how the judge finds the text and `why`, and
+    what the grammar does not enforce.
     """
 
     accepted: int
@@ -65,7 +65,6 @@ class Fit:
     verdict: Verdict | None = None
     why: str = ""
     afterwards: str = ""
-    open: bool = False
 
     def covers(self, text: str) -> bool:
         """Whether that text is one of the grammar's, and known to be valid."""
@@ -91,11 +90,6 @@ class Fit:
             words.append("It works.")
             if text:
                 words.append("The whole text fits, and it may end here.")
-        if self.open:
-            words.append(
-                'Add "additionalProperties": false, or a model that writes properties in another '
-                "order than the schema's is led to other names."
-            )
         if self.afterwards:
             words.append(f"Checked only when a text is whole: {self.afterwards}.")
         return " ".join(words)
@@ -192,13 +186,11 @@ def _fit(source: GrammarSource, text: str) -> Fit:
         matcher.compute_bitmask()  # as in a race: it renews what the lexer may spend
     if error := matcher.get_error():
         raise refusal(source, error)
-    fit = Fit(accepted, matcher.is_accepting())
-    if source.kind == "json_schema":
-        schema = read(source.text)
-        judged = judge(source.text, text) if text else Judgement("unchecked")
-        notes = ", ".join(schema.afterwards), schema.open
-        fit = Fit(accepted, fit.accepting, judged.verdict, judged.why, *notes)
-    return fit
+    if source.kind != "json_schema":
+        return Fit(accepted, matcher.is_accepting())
+    judged = judge(source.text, text) if text else Judgement("unchecked")
+    afterwards = ", ".join(read(source.text).afterwards)
+    return Fit(accepted, matcher.is_accepting(), judged.verdict, judged.why, afterwards)
 
 
 def _limit(seconds: float) -> None:

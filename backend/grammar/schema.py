@@ -57,13 +57,11 @@ _LONGEST_WHY = 200
 @dataclass(frozen=True, slots=True)
 class Schema:
     """`value` is llguidance's copy. `afterwards`: the parts that it does not enforce wholly and the
-    judge decides, such as "pattern ^(?!a)", in order and once each. `open`: an object that names
-    properties may have others.
+    judge decides, such as "pattern ^(?!a)", in order and once each.
     """
 
     value: Any
     afterwards: tuple[str, ...] = ()
-    open: bool = False
 
 
 def read(text: str) -> Schema:
@@ -73,7 +71,6 @@ def read(text: str) -> Schema:
     afterwards: dict[str, None] = {}
     try:
         value = _enforced(_json(text, float), afterwards.setdefault)
-        is_open = _is_open(value)
     except RecursionError as error:
         raise DerbyError("The JSON Schema nests too deeply: make it flatter.") from error
     if isinstance(value, dict):
@@ -84,16 +81,7 @@ def read(text: str) -> Schema:
             layout = {"whitespace_pattern": _WHITESPACE} | layout
         judged = {"lenient": True, "coerce_one_of": True}  # what it does not know, or not for sure
         value["x-guidance"] = judged | layout | _ESCAPES
-    return Schema(value, tuple(afterwards), is_open)
-
-
-def _is_open(value: Any) -> bool:
-    if isinstance(value, list):
-        return any(map(_is_open, value))
-    return isinstance(value, dict) and (
-        ("properties" in value and value.get("additionalProperties") is not False)
-        or any(map(_is_open, value.values()))
-    )
+    return Schema(value, tuple(afterwards))
 
 
 def _with_each(schema: dict[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:

@@ -131,8 +131,8 @@ class ServerModel:
     def stop(self) -> None: ...
 
     def answer(self, request: Request, settings: Settings, emit: Emit) -> None:
-        """See LibraryModel. A server that does not know max_tokens, or the fields beyond OpenAI's,
-        is asked once more without, unless the request is another then.
+        """See LibraryModel. A server that does not know the fields beyond OpenAI's is asked once
+        more without, unless the request is another then.
         """
         from httpx import Client, Timeout
 
@@ -152,16 +152,12 @@ class ServerModel:
             path, body, further = openai_body(request, model)
             drawn = request.sampling
             known = Sampling(drawn.temperature, top_p=drawn.top_p, seed=drawn.seed)
-            while True:
-                try:
-                    return stream_answer(client, path, body | further, emit, serving)
-                except WrongRequestError as error:
-                    if "max_completion_tokens" in str(error) and "max_tokens" in body:
-                        body["max_completion_tokens"] = body.pop("max_tokens")
-                    elif further and drawn == known and not request.ignore_eos:
-                        further = {}
-                    else:
-                        raise
+            try:
+                stream_answer(client, path, body | further, emit, serving)
+            except WrongRequestError:
+                if drawn != known or request.ignore_eos:
+                    raise
+                stream_answer(client, path, body, emit, serving)
 
 
 def _base_and_model(client: "Client", url: str) -> tuple[str, str]:
@@ -245,9 +241,8 @@ def stream_answer(
     """
     began, seconds, written, drafted, accepted, finish = perf_counter(), 0.0, 0, 0, 0, ""
     clock, latest, part = "", None, Part(seconds=0.0)
-    tokens = body.get("max_tokens") or body["max_completion_tokens"]
     with client.stream("POST", path, json=body) as response:
-        for message in _messages(response, SPARE_BYTES + TOKEN_BYTES * tokens):
+        for message in _messages(response, SPARE_BYTES + TOKEN_BYTES * body["max_tokens"]):
             text, finish = message.text, finish or message.finish or ""
             count = max(message.written - written, 0)
             if text or count:
@@ -290,29 +285,13 @@ def _at(*path: Any) -> Any:
     return Field(default=None, validation_alias=AliasPath(*path))
 
 
-class _Piece(Untrusted):
-    """A piece of content: text, or a thought in pieces (Mistral's)."""
-
-    text: "Content" = None
-    thinking: "Content" = None
-
-
-Content = str | list[_Piece] | None
-
-
-def _words(content: Content) -> str:
-    if isinstance(content, list):
-        return "".join(_words(piece.thinking) + _words(piece.text) for piece in content)
-    return content or ""
-
-
 class _Message(Untrusted):
     """What a message of a stream says; its numbers are of the whole answer so far."""
 
     error: Any = None
     thought: str | None = _at("choices", 0, "delta", "reasoning_content")
     thinking: str | None = _at("choices", 0, "delta", "reasoning")  # Ollama's, and vLLM's of late
-    chat: Content = _at("choices", 0, "delta", "content")
+    chat: str | None = _at("choices", 0, "delta", "content")
     plain: str | None = _at("choices", 0, "text")
     finish: str | None = _at("choices", 0, "finish_reason")
     usage_prompt: Count = _at("usage", "prompt_tokens")
@@ -327,7 +306,8 @@ class _Message(Untrusted):
 
     @property
     def text(self) -> str:
-        return "".join(map(_words, (self.thought or self.thinking, self.chat, self.plain)))
+        thought = self.thought or self.thinking
+        return "".join(filter(None, (thought, self.chat, self.plain)))
 
     @property
     def prompt(self) -> int:

@@ -99,20 +99,6 @@ def is_gguf(name: str) -> bool:
     return name.lower().endswith(SUFFIX) or bool(":" in name and HUB_ID.fullmatch(name))
 
 
-#: How a GGUF file says that it has layers which draft (MTP): a key, its type and how many.
-_MTP = re.compile(rb"\.nextn_predict_layers\x04\0\0\0(?!\0\0\0\0)")
-
-
-def has_mtp(name: str) -> bool:
-    """Whether a GGUF file on this machine has layers which draft, by how it begins."""
-    place = _titles.get(name, name)
-    file = Path(place).expanduser()
-    if not (is_gguf(place) and is_path(place) and file.is_file()):
-        return False
-    with file.open("rb") as header:
-        return bool(_MTP.search(header.read(1 << 16)))
-
-
 def give_titles(titles: Mapping[str, str]) -> None:
     """Have these names stand for those places or Hub ids in this process, from now on: what a page
     offers has titles, and no sentence, event or record there holds a path.

@@ -8,7 +8,6 @@ import psutil
 
 from backend.events import Conditions
 from backend.libraries.server import local_port
-from backend.machine import cores
 
 
 class Ledger:
@@ -23,7 +22,7 @@ class Ledger:
         total, others = _read(self._servers)
         total, others = total - self._total, others - self._others
         # The clocks of system and process tick apart.
-        return Conditions(cores(), min(1.0, max(0.0, others / total)) if total > 0 else 0.0)
+        return Conditions(min(1.0, max(0.0, others / total)) if total > 0 else 0.0)
 
 
 def _listening(ports: Collection[int]) -> Iterator[psutil.Process]:

@@ -3,7 +3,7 @@
 import gc
 import os
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -232,14 +232,10 @@ class LoadedModels:
             self._costs[engine.spec] = known_costs(engine)
         return self._costs[engine.spec]
 
-    def price(
-        self, engine: Engine, say: Say, *, remeasure: bool = False, wider: Sequence[int] = ()
-    ) -> None:
-        """Measure what passes of a loaded engine cost if that is but assumed, or `remeasure`, those
-        over more rows too.
-        """
+    def price(self, engine: Engine, say: Say, *, remeasure: bool = False) -> None:
+        """Measure what passes of a loaded engine cost if that is but assumed, or `remeasure`."""
         if remeasure or self.costs(engine).now.assumed:
-            self._costs[engine.spec] = costs_of(engine, say, remeasure=remeasure, wider=wider)
+            self._costs[engine.spec] = costs_of(engine, say, remeasure=remeasure)
 
     def call_seconds(self, draft: Engine) -> float:
         """What a pass over one row takes of a model that drafts: as it is known, or timed now."""

@@ -1,9 +1,8 @@
-"""A record as a JSON file in UTF-8, written plainly and read by pydantic. `python -m
-backend.records.file` prints its JSON Schema.
+"""A record as a JSON file in UTF-8, written plainly and read by pydantic: `Document` says its JSON
+Schema.
 """
 
 import json
-import sys
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import datetime
@@ -166,11 +165,6 @@ def load(path: Path) -> RaceRecord:
     return from_bytes(data)
 
 
-def schema() -> str:
-    """The JSON Schema of a record."""
-    return json.dumps(TypeAdapter(Document).json_schema(), indent=1) + "\n"
-
-
 @cache
 def _request() -> TypeAdapter[Request]:
     return TypeAdapter(Request)
@@ -183,7 +177,3 @@ def _plain_column(column: Column) -> dict[str, Any]:
         whole = isinstance(value, GrammarSource) and shipped().get(value.name) != value
         settings[name] = asdict(value) if whole else fields[name].text(value)
     return {"strategy": column.name, "settings": settings, "model": asdict(column.model)}
-
-
-if __name__ == "__main__":
-    sys.stdout.write(schema())

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import cache
 from types import MappingProxyType
 
-from backend.models.files import has_mtp, is_gguf
+from backend.models.files import is_gguf
 from backend.plugins import load_declared
 from backend.strategies.declaration import Strategy
 from backend.strategies.libraries import LLAMACPP, OPENVINO_GENAI, SERVER, TRANSFORMERS
@@ -29,16 +29,13 @@ GROUP = "decode_derby.strategies"
 
 DEFAULT_COLUMNS = ("stateless", "kv", "speculative", "lookahead", "grammar:grammar=contact")
 GGUF_COLUMNS = ("llamacpp", "llamacpp:spec=ngram-simple", "llamacpp:spec=ngram-mod")
-MTP_COLUMN = "llamacpp:spec=draft-mtp"
 
 
 def usual_columns(model: str) -> tuple[str, ...]:
     """The line-up of a race on the model of that name; the first plain column of it is a baseline
     that the model can run.
     """
-    if not is_gguf(model):
-        return DEFAULT_COLUMNS
-    return (*GGUF_COLUMNS, MTP_COLUMN) if has_mtp(model) else GGUF_COLUMNS
+    return GGUF_COLUMNS if is_gguf(model) else DEFAULT_COLUMNS
 
 
 def strategies() -> Mapping[str, Strategy]:

@@ -229,7 +229,7 @@ def test_a_benchmark_on_a_noisy_machine_names_no_faster_column(others: float, do
     rows = list[Row]()
     for job, speed in zip(of.jobs, (1.9, 2.0, 2.0, 2.1), strict=True):
         columns = clocked(0, [1.0] * 41), clocked(1, [1.0] + [1 / speed] * 40)
-        board = board_of("kv lookup", *chain(*columns), Conditions(2, others))
+        board = board_of("kv lookup", *chain(*columns), Conditions(others))
         rows.append(row_of(of, job, [board, board]))
     sentence = conclusion(of, results(measured(of, rows)), rows)
     assert ("Prompt lookup 2.00" in sentence) == (others <= NOISY)
@@ -308,7 +308,7 @@ def test_a_measurement_waits_for_a_quiet_machine_and_says_if_there_is_none(
 ) -> None:
     class Ledger:
         def conditions(self) -> Conditions:
-            return Conditions(2, shares.pop(0))
+            return Conditions(shares.pop(0))
 
     monkeypatch.setattr(runner, "Ledger", Ledger)
     monkeypatch.setattr(runner, "LOOK", 0)

@@ -11,7 +11,7 @@ import chat_model
 import pytest
 
 from backend.bench.plan import Plan
-from backend.bench.prompts import PLACEHOLDER, Prompt, prompts_in, read_prompts
+from backend.bench.prompts import Prompt, prompts_in, read_prompts
 from backend.bench.rows import remaining, row_of
 from backend.bench.runner import boards_of, raced, run
 from backend.bench.summary import by_category, measured, results
@@ -110,7 +110,6 @@ def test_what_looks_like_json_and_holds_no_prompts_is_refused(text: str) -> None
 @pytest.mark.parametrize(
     "line",
     [
-        PUBLISHED | {"turns": [f"{PLACEHOLDER} USING SPECDEC_BENCH"]},
         PREPARED | {"messages": [{"role": "assistant", "content": "I."}]},
         {"category": "qa"},
         ASKED | {"prompt": ""},

@@ -1,5 +1,5 @@
-"""What tune predicts of a smaller K is what a run with it finds, and what it forecasts of a server
-follows from what passes cost; it names no setting that is not shown to be faster.
+"""What tune predicts of a smaller K is what a run with it finds; it names no setting that is not
+shown to be faster.
 """
 
 import pytest
@@ -7,7 +7,7 @@ from loop_runs import PROMPT, Script, naive, run
 
 from backend.bench.plan import Plan
 from backend.bench.prompts import PROMPTS
-from backend.bench.tune import BATCHES, _candidates, contenders, predict, tune
+from backend.bench.tune import _candidates, contenders, predict, tune
 from backend.costs import PassCosts
 from backend.engines.fake import FakeEngine
 from backend.errors import DerbyError
@@ -47,37 +47,7 @@ def test_calls_of_the_draft_are_paid_for() -> None:
 
 
 def test_a_column_that_guessed_nothing_is_predicted_to_be_plain() -> None:
-    assert [predict([scripted(0, 0)], CURVE, 4, n) for n in BATCHES] == [pytest.approx(1.0)] * 5
-
-
-@pytest.mark.parametrize(
-    ("seconds", "ratios"),
-    [
-        ((1.0, 1.0, 1.0), [4, 4, 4, 4, 4]),  # memory alone: as many tokens as a pass writes
-        ((1.0, 64.0, 128.0), [4 / 5] * 5),  # computation alone: its rows are paid for
-        ((1.0, 1.0, 2.0), [4, 4, 4, 4, 4 / (80 / 64)]),
-    ],
-)
-def test_a_forecast_follows_from_what_wide_passes_cost(
-    seconds: tuple[float, float, float], ratios: list[float]
-) -> None:
-    """Rounds of four guesses of which three are right: four tokens for five rows."""
-    costs = PassCosts((1, 64, 128), seconds)
-    forecasts = [predict([scripted(4, 3)], costs, sequences=n) for n in BATCHES]
-    assert forecasts == pytest.approx(ratios, rel=0.05)
-    dear = [predict([scripted(4, 3, call=1.0)], costs, sequences=n) for n in BATCHES]
-    drafted = [4 * costs(n) / (costs(5 * n) + 4 * costs(n)) for n in BATCHES]
-    assert dear == pytest.approx(drafted, rel=0.05), "four calls, each for all sequences"
-
-
-def test_sequences_draft_independently() -> None:
-    """Of four that guess in a quarter of their passes, one or none guesses in most: that costs less
-    than if they guessed together, or 0.75 * 1 + 0.25 * 2.25 for three tokens.
-    """
-    score = scripted(0, 0)
-    score.depths[8, 8] = score.steps // 4
-    knee = PassCosts((1, 16, 32), (1.0, 1.0, 2.0))
-    assert predict([score], knee, sequences=4) == pytest.approx(3 / 1.093, rel=0.01)
+    assert predict([scripted(0, 0)], CURVE, 4) == pytest.approx(1.0)
 
 
 def test_tuning_measures_every_family_and_names_none_that_is_not_shown_to_be_faster() -> None:

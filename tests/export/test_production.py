@@ -176,7 +176,7 @@ def test_production_begins_at_the_fastest_column_that_some_library_has_code_for(
     events = [e for i, cost in enumerate(costs) for e in written(i, TOKENS, cost)]
     if "genai" in columns:
         events.append(again(1, TOKENS, costs[1]))
-    quiet = Conditions(2, 0.0)
+    quiet = Conditions(0.0)
     assert usual(board_of(columns, *events, quiet), HI, BUILT_IN) == chosen
 
 
@@ -187,7 +187,7 @@ def test_code_whose_column_was_in_the_race_says_how_that_did() -> None:
     events = [e for i, cost in enumerate(costs) for e in written(i, TOKENS, cost)]
     stopped = board_of(columns, *events)  # of which nobody knows who else used the machine
     assert "no speed-up" in snippet(stopped, 1, HI, BUILT_IN, "transformers").raced
-    board = board_of(columns, *events, Conditions(2, 0.0))
+    board = board_of(columns, *events, Conditions(0.0))
     raced = [snippet(board, i, HI, BUILT_IN, "transformers").raced for i in range(len(costs))]
     assert raced[0] == "", "it was in it in another precision"
     assert "2.00\u00d7" in raced[1] == raced[2] == raced[4]

@@ -151,11 +151,6 @@ CONTINUOUS = [
     *(chat(text, usage=usage(n)) for n, text in enumerate(TEXTS, 1)),
     chat("", "length", usage=usage(3)),
 ]
-PIECES = [
-    chat([{"type": "thinking", "thinking": [{"type": "text", "text": "One"}]}, {"type": "new"}]),
-    chat([{"type": "text", "text": " two"}, {"type": "text", "text": " three"}], "length"),
-    {"choices": [], "usage": usage(3)},
-]
 LLAMA_CPP = [
     chat(""),
     *(chat(text, timings=timings(n)) for n, text in enumerate(TEXTS, 1)),
@@ -183,7 +178,6 @@ def answered(request: Request = REQUEST, at: str = "", **more: Any) -> tuple[Scr
         (PLAIN, 0, "end of text"),
         (COUNTED, 3, "end of text"),
         (CONTINUOUS, 3, "token limit"),
-        (PIECES, 3, "token limit"),
     ],
 )
 def test_without_timings_text_is_timed_over_the_network(
@@ -252,16 +246,6 @@ def test_the_request_is_the_races() -> None:
 def test_v1_is_added_unless_models_are_listed_without(at: str, listed: str, base: str) -> None:
     script, board = answered(at=at, base=listed)
     assert (script.paths, board.scores[0].state) == ([f"{base}/chat/completions"], "done")
-
-
-NEWER = "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead."
-
-
-def test_the_newer_name_of_the_limit_is_used_where_the_older_one_is_refused() -> None:
-    """Behind the refusal of another field, too."""
-    script, board = answered(unknown={"timings_per_token": "unknown field", "max_tokens": NEWER})
-    assert (len(script.bodies), board.scores[0].text) == (3, "One two three")
-    assert script.bodies[-1]["max_completion_tokens"] == REQUEST.max_new_tokens
 
 
 def test_a_server_that_knows_fewer_fields_is_asked_for_less_if_that_is_the_same() -> None:

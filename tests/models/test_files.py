@@ -137,10 +137,6 @@ def test_an_ending_in_capitals_is_a_gguf_file_s(tmp_path: Path) -> None:
     file.touch()
     assert gguf_file(str(file), quiet) == file
     assert usual_columns(str(file)) == usual_columns("a/b:Q4_K_M") == GGUF_COLUMNS
-    file.write_bytes(b"GGUF\0glm4moe.nextn_predict_layers\4\0\0\0\1\0\0\0")
-    assert usual_columns(str(file)) == (*GGUF_COLUMNS, "llamacpp:spec=draft-mtp")
-    file.write_bytes(b"GGUF\0glm4moe.nextn_predict_layers\4\0\0\0\0\0\0\0")
-    assert usual_columns(str(file)) == GGUF_COLUMNS
     assert usual_columns("a/b") == usual_columns(str(tmp_path)) == DEFAULT_COLUMNS
 
 

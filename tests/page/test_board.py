@@ -17,7 +17,7 @@ pytestmark = pytest.mark.browser
 
 RECORD = (ROOT / "assets" / "opening.json").read_text(encoding="utf-8")
 ENDED: dict[str, Any] = json.loads(RECORD)["drawing"]
-FILES = {f"race.{kind}": f"the {kind} of <b>it</b>" for kind in ("json", "md", "csv", "svg")}
+FILES = {f"race.{kind}": f"the {kind} of <b>it</b>" for kind in ("json", "md", "svg")}
 HOSTILE = '<img src=x onerror="window.hacked=1"></script>${alert(1)}{{constructor}}&lt;b&gt;'
 
 Draw = Callable[[dict[str, Any]], None]

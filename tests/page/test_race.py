@@ -53,7 +53,7 @@ def test_drawings_only_grow_and_the_last_has_the_files() -> None:
         assert all(new.startswith(old) for old, new in zip(before, after, strict=True))
     assert len({drawing["race"] for drawing in drawings}) == 1
     assert [drawing["phase"] for drawing in drawings].count("ended") >= 1
-    assert set(drawings[-1]["files"]) == {"race.json", "race.md", "race.csv", "race.svg"}
+    assert set(drawings[-1]["files"]) == {"race.json", "race.md", "race.svg"}
 
 
 @pytest.mark.parametrize("others", [True, False])

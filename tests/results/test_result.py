@@ -27,7 +27,7 @@ from backend.results.result import (
 from backend.results.scoreboard import Scoreboard
 from backend.types import ModelSpec
 
-QUIET = Conditions(2, 0.0)
+QUIET = Conditions(0.0)
 
 
 def raced(names: str, *events: Event) -> Result:
@@ -36,7 +36,7 @@ def raced(names: str, *events: Event) -> Result:
 
 
 def noisy(share: float) -> Conditions:
-    return Conditions(2, share)
+    return Conditions(share)
 
 
 def test_the_speed_up_is_of_the_moment_at_which_the_first_column_ends() -> None:

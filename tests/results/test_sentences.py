@@ -30,7 +30,7 @@ GGUF = asdict(ModelSpec(engine="llamacpp", precision="gguf"))
 
 KV, PAIRS = written(0, LONG, 0.1), written(1, LONG_PAIRS, 0.1)
 EQUAL, SLOW = written(1, LONG, 0.1), written(1, LONG, 0.2)
-QUIET = Conditions(2, 0.0)
+QUIET = Conditions(0.0)
 WON = [*KV, *PAIRS, QUIET]
 CHANGED = [*PAIRS[:3], step(1, [7, 8], 0.1), *PAIRS[4:]]
 ROUNDED = [started(0, **BF16), *KV[1:], started(1, **BF16), *CHANGED[1:]]
@@ -63,7 +63,7 @@ WINS = "Prompt lookup wins: 2.00* (1.97~2.03) as fast as KV reuse."
 SAME = "All texts are identical."
 FAR = f"{SAME[:-1]}, as far as they go."
 NOISE = "Too noisy to tell: other programs used 60% of the machine."
-LEFT, LOUD = [*KV, Failed(1, "No."), QUIET], Conditions(2, 0.6)
+LEFT, LOUD = [*KV, Failed(1, "No."), QUIET], Conditions(0.6)
 TWICE = "2.00* the tokens per pass / 1.00* the time = 2.00*"
 ACCEPTED = "100% of its guesses were accepted (by position 100%)"
 
@@ -141,7 +141,7 @@ TABLE: list[tuple[Words, str, list[Event], str]] = [
     (
         DOUBT,
         "kv lookup",
-        [*WON, Conditions(2, 0.3)],
+        [*WON, Conditions(0.3)],
         "Speeds may be off: other programs used 30% of the machine.",
     ),
     (REASONS, "kv lookup stateless", FAILED, f"Prompt lookup: {TWICE}; {ACCEPTED}. Stateless: No."),
