@@ -162,7 +162,7 @@ def draft_step(
     holds the keys and values of steps 0..s-1. `hidden` is [B, n, D], tokens [B, n].
     Gives what the layer predicts, [B, n, D], and `earlier` with this step added.
     """
-    layer, (x, read) = draft.layer(0), draft.entered(hidden, tokens)
+    layer, (x, read) = draft.layer(0), draft.entered(hidden, draft.embed(tokens))
     q, k, v = layer.project(read, positions)
     steps = [*earlier, (k, v)]
     return layer.finish(x, _attend(draft.shape, q, steps, bias)), steps

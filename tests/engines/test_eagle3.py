@@ -83,7 +83,7 @@ class Whole:
         self.rows += rows
         places, tokens, hidden = zip(*self.rows, strict=True)
         positions, network = torch.tensor(places), self.network
-        x, read = network.entered(torch.stack(hidden), torch.tensor(tokens))
+        x, read = network.entered(torch.stack(hidden), network.embed(torch.tensor(tokens)))
         layer, shape = network.layer(0), network.shape
         q, k, v = (each.transpose(0, 1) for each in layer.project(read, positions))
         distance = positions[:, None] - positions

@@ -154,11 +154,15 @@ class Eagle3(nn.Module):
         assert isinstance(layer, Layer)  # noqa: S101 (says to type checkers what the list holds)
         return layer
 
-    def entered(self, hidden: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    def embed(self, tokens: Tensor) -> Tensor:
+        """float32 [..., D] of tokens [...]."""
+        return functional.embedding(tokens, self.embedding).float()
+
+    def entered(self, hidden: Tensor, embedded: Tensor) -> tuple[Tensor, Tensor]:
         """What the first layer adds to, [..., n, D], and what it reads, [..., n, 2 D], of fused
-        states or its own output `hidden` [..., n, D] and `tokens` [..., n].
+        states or its own output `hidden` [..., n, D] and tokens' embeddings [..., n, D].
         """
-        first, embedded = self.layer(0), functional.embedding(tokens, self.embedding)
+        first = self.layer(0)
         normed = first.hidden_norm(hidden)
         read = torch.cat([first.input_layernorm(embedded), normed], -1)
         return (normed if self.shape.norm_before_residual else hidden.float()), read
@@ -166,3 +170,38 @@ class Eagle3(nn.Module):
     def logits(self, x: Tensor) -> Tensor:
         """float32 [..., V'] of what the last layer gave, [..., D]."""
         return self.lm_head(self.norm(x)).float()
+
+    def forward(
+        self,
+        embedded: Tensor,
+        states: Tensor,
+        own: Tensor,
+        positions: Tensor,
+        bias: Tensor,
+        *ring: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Run n rows over a ring of R: logits and state behind the last row, new keys and values.
+
+        `states` [n, S]: the target's at the token before each of those `embedded` [n, D], which
+        stand at `positions` [n]; `own` [n, D]: the draft's: of the two, one is zero. `bias`
+        [n, R + n] is added to the scores. `ring`: keys and values of each layer in turn,
+        [kv_heads, R, d]. Gives [1, V'], [1, D] and [2 * layers, kv_heads, n, d].
+        """
+        shape, new = self.shape, list[Tensor]()
+        x, read = self.entered(self.fc(states) + own, embedded)
+        for index in range(shape.layers):
+            layer = self.layer(index)
+            q, k, v = layer.project(layer.input_layernorm(x) if index else read, positions)
+            k, v = k.transpose(0, 1), v.transpose(0, 1)
+            new += [k, v]
+            keys, values = ring[2 * index : 2 * index + 2]
+            # Query heads that share keys stand together, so that the ring is read as it lies, and
+            # never copied: what the new rows add comes beside it.
+            q = q.unflatten(1, (shape.kv_heads, -1)).permute(1, 2, 0, 3).flatten(1, 2)
+            scores = torch.cat([q @ keys.transpose(1, 2), q @ k.transpose(1, 2)], 2) * shape.scale
+            every_head = bias.repeat(shape.heads // shape.kv_heads, 1)
+            chances = torch.softmax(scores + every_head, -1)  # [kv_heads, group * n, R + n]
+            seen, fresh = chances.split([keys.shape[1], k.shape[1]], 2)
+            attended = (seen @ values + fresh @ v).unflatten(1, (-1, k.shape[1]))
+            x = layer.finish(x, attended.permute(2, 0, 1, 3).flatten(1, 2))
+        return self.logits(x[-1:]), x[-1:], torch.stack(new)

@@ -8,10 +8,8 @@ from functools import partial
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from backend.engines.eagle3.checkpoint import Checkpoint
-from backend.engines.eagle3.network import Eagle3
 from backend.engines.eagle3.ring import bias_of, call_seconds
 from backend.engines.torch.captured import (
     Capture,
@@ -29,40 +27,6 @@ WIDTHS = (1, 2, 4, 8, 16, 32, 64)
 
 #: Idle rings that wait, with their graphs, for the next texts.
 IDLE = 8
-
-
-def run_rows(
-    network: Eagle3,
-    tokens: Tensor,
-    states: Tensor,
-    own: Tensor,
-    positions: Tensor,
-    bias: Tensor,
-    ring: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Run n rows over a ring of R: logits and state behind the last row, new keys and values.
-
-    `states` [n, S]: the target's at the token before each of `tokens` [n], which stand at
-    `positions` [n]; `own` [n, D]: the draft's: of the two, one is zero. `bias` [n, R + n] is added
-    to the scores. `ring` [2, layers, kv_heads, R, d]. Gives [1, V'], [1, D] and
-    [2, layers, kv_heads, n, d].
-    """
-    shape = network.shape
-    x, read = network.entered(network.fc(states) + own, tokens)
-    new: list[Tensor] = []
-    for index in range(shape.layers):
-        layer = network.layer(index)
-        q, k, v = layer.project(layer.input_layernorm(x) if index else read, positions)
-        new.append(torch.stack([k, v]).transpose(1, 2))  # [2, kv_heads, n, d]
-        keys, values = torch.cat([ring[:, index], new[-1]], 2)
-        # Query heads that share keys stand together, so that the ring is read as it lies.
-        grouped = q.unflatten(1, (shape.kv_heads, -1)).permute(1, 2, 0, 3)
-        scores = grouped.flatten(1, 2) @ keys.transpose(1, 2) * shape.scale
-        scores = scores + bias.repeat(grouped.shape[1], 1)  # [kv_heads, group * n, R + n]
-        attended = torch.softmax(scores, -1) @ values
-        attended = attended.unflatten(1, (grouped.shape[1], -1)).permute(2, 0, 1, 3)
-        x = layer.finish(x, attended.flatten(1, 2))
-    return network.logits(x[-1:]), x[-1:], torch.stack(new, 1)
 
 
 class TorchDraft:
@@ -104,13 +68,13 @@ class TorchDraft:
 
 
 class TorchRing:
-    """A ring, keys and values [2, layers, kv_heads, slots + 1, d], and the passes captured over it;
+    """A ring, [2 * layers, kv_heads, slots + 1, d], and the passes captured over it;
     `lent` to a text, or idle.
     """
 
     def __init__(self, draft: TorchDraft) -> None:
         shape, self._draft, self.lent = draft.shape, draft, False
-        size = (2, shape.layers, shape.kv_heads, shape.slots + 1, shape.head_dim)
+        size = (2 * shape.layers, shape.kv_heads, shape.slots + 1, shape.head_dim)
         self.rows = torch.zeros(size, device=draft.device)
         # The largest first: the others fit into its memory.
         self._runs: dict[int, Run] = {
@@ -120,10 +84,9 @@ class TorchRing:
 
     def _compute(self, tensors: PassTensors) -> None:
         tokens, positions, slots, states, own, bias = tensors.inputs
-        logits, state, new = run_rows(
-            self._draft.network, tokens.long(), states, own, positions, bias, self.rows
-        )
-        self.rows.index_copy_(3, slots.long(), new)
+        embedded = (network := self._draft.network).embed(tokens.long())
+        logits, state, new = network(embedded, states, own, positions, bias, *self.rows)
+        self.rows.index_copy_(2, slots.long(), new)
         torch.cat([logits, state], 1, out=tensors.outputs[0])
 
     @torch.inference_mode()

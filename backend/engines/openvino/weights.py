@@ -96,7 +96,7 @@ def exact(model: "ov.Model", tensors: Mapping[str, Packed], bits: int) -> "ov.Mo
     """The codes of `tensors` in place of the matrices of their names, in `bits` (4 or 8) where they
     fit. Float32 arithmetic on them gives float32's texts. Consumes `model`.
     """
-    for constant in _matrices(model):
+    for constant in matrices_of(model):
         names = [name.removeprefix(PREFIX) for name in constant.get_friendly_name().split()]
         _replace(constant, [tensors[name] for name in names], bits)
     model.validate_nodes_and_infer_types()
@@ -133,7 +133,7 @@ def _replace(constant: "ov.op.Constant", parts: list[Packed], bits: int) -> None
         reader.replace_source_output(weight.output(0))
 
 
-def _matrices(model: "ov.Model") -> list["ov.op.Constant"]:
+def matrices_of(model: "ov.Model") -> list["ov.op.Constant"]:
     """Those of all products with weights, each once."""
     matrices = filter(None, map(matrix_of, model.get_ops()))
     return list({matrix.get_friendly_name(): matrix for matrix in matrices}.values())
