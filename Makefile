@@ -4,7 +4,6 @@
 # make quick  the tests that need neither a model nor a browser, of all rooms or of TESTS=tests/ROOM
 # make test   prepare, and run what a change must pass: minutes
 # make test-all  everything: also the thorough tests and a Ray cluster
-# make test-plugins  the packages in plugins/, installed into build/plugins
 # make test-thorough, test-cluster  those parts alone
 # make verify  check that every lossless column writes the same text: half an hour
 # make bench  measure every column on the built-in prompts
@@ -25,7 +24,7 @@ COMPILE = { test -e .venv/compiled || { nice $(BIN)/python -m compileall -q -x '
 # the cores from the other tests.
 THREE_AT_A_TIME = --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: run setup libraries quick test types tests test-all test-plugins test-thorough test-cluster verify bench gpu
+.PHONY: run setup libraries quick test types tests test-all test-thorough test-cluster verify bench gpu
 
 run: .venv/installed
 	$(COMPILE) & $(BIN)/python app.py --port $(PORT)
@@ -52,12 +51,7 @@ types:
 tests:
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest $(THREE_AT_A_TIME)
 
-test-plugins: .venv/installed-dev
-	rm -rf build/plugins plugins/*/build
-	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --target build/plugins $(wildcard ./plugins/*)
-	PYTHONPATH=build/plugins OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest plugins tests/strategies tests/test_refusals.py
-
-test-all: test test-plugins test-thorough test-cluster
+test-all: test test-thorough test-cluster
 
 test-thorough: .venv/installed-dev
 	$(COMPILE) & $(BIN)/python -m backend setup && wait

@@ -4,6 +4,7 @@ package runs like ours, and each broken one is a line; a build that fails leaves
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -183,18 +184,12 @@ def test_a_build_that_fails_leaves_no_session_behind(monkeypatch: pytest.MonkeyP
 
 ROOT = Path(__file__).resolve().parents[2]
 
-#: A strategy that proposes the last token again.
-REPEAT = """
-from backend.decoding.seams import Drafter
-from backend.strategies.declaration import Strategy
-from backend.types import Proposal
-
-class Repeat(Drafter):
-    def propose(self, context, budget):
-        return Proposal.chain(context[-1:] * min(2, budget))
-
-METHOD = Strategy("again", "Again", "Expects the last token again.", build=lambda _: Repeat())
-"""
+#: The strategy that docs/extend.md writes: its drafter and its declaration.
+REPEAT = "".join(
+    re.findall("```python\n(.*?)```", (ROOT / "docs/extend.md").read_text(encoding="utf-8"), re.S)[
+        :2
+    ]
+)
 
 #: Packages with one flaw each, by their names, and what is said of it.
 BROKEN = {
@@ -212,13 +207,14 @@ BROKEN = {
 
 
 def test_a_strategy_of_another_package_races_and_each_broken_one_is_a_line(tmp_path: Path) -> None:
-    for name, module in {"whole": REPEAT, **{n: m for n, (m, _) in BROKEN.items()}}.items():
+    install(tmp_path, "my-method", REPEAT, registry.GROUP, "repeat = my_method:REPEAT")
+    for name, (module, _) in BROKEN.items():
         entry = f"{name} = {name.replace('-', '_')}:METHOD"
         install(tmp_path, name, module, registry.GROUP, entry)
     places = filter(None, (str(tmp_path), os.environ.get("PYTHONPATH")))
     command = ["race", "xx", "--engine", "fake", "--model", "fake-loop", "--max-new-tokens", "40"]
     ran = subprocess.run(
-        [sys.executable, "-m", "backend", *command, "-c", "kv", "-c", "again", "--json"],
+        [sys.executable, "-m", "backend", *command, "-c", "kv", "-c", "repeat", "--json"],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(places), "COLUMNS": "200"},
         capture_output=True,
