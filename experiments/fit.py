@@ -93,7 +93,7 @@ def new_draft(folder: Path, tokens: NDArray[np.int64], scale: Tensor, seed: int)
     draft = Eagle3(shape_of(config, len(tokens)), table)
     theirs, size = f"model.layers.{config['num_hidden_layers'] - 1}.", draft.shape.hidden
     with torch.no_grad():
-        for name, parameter in draft.layer(0).named_parameters():
+        for name, parameter in draft.midlayer.named_parameters():
             if name == "input_layernorm.weight":  # which reads the token's embedding
                 weight = tensor_of(folder, f"model.layers.0.{name}")
             else:
@@ -162,7 +162,7 @@ def draft_step(
     holds the keys and values of steps 0..s-1. `hidden` is [B, n, D], tokens [B, n].
     Gives what the layer predicts, [B, n, D], and `earlier` with this step added.
     """
-    layer, (x, read) = draft.layer(0), draft.entered(hidden, draft.embed(tokens))
+    layer, (x, read) = draft.midlayer, draft.entered(hidden, draft.embed(tokens))
     q, k, v = layer.project(read, positions)
     steps = [*earlier, (k, v)]
     return layer.finish(x, _attend(draft.shape, q, steps, bias)), steps

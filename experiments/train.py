@@ -133,7 +133,7 @@ def write_checkpoint(
 
     shape, ids, own = draft.shape, torch.from_numpy(tokens), Path(target.files.folder) / CONFIG
     weights = {
-        name.replace("layers.0.", "midlayer."): value.detach().bfloat16().cpu().contiguous()
+        name: value.detach().bfloat16().cpu().contiguous()
         for name, value in (draft.state_dict() | {FUSING: draft.fc.weight / teacher.scale}).items()
     }
     drafted = torch.zeros(target.files.vocab_size, dtype=torch.bool)
@@ -148,7 +148,7 @@ def write_checkpoint(
         "num_attention_heads": shape.heads,
         "num_key_value_heads": shape.kv_heads,
         "head_dim": shape.head_dim,
-        "num_hidden_layers": shape.layers,
+        "num_hidden_layers": 1,
         "vocab_size": target.files.vocab_size,
         "draft_vocab_size": shape.vocabulary,
         "rms_norm_eps": shape.eps,
@@ -209,8 +209,7 @@ def started(
     draft = new_draft(target.files.folder, tokens, scale, recipe.seed)
     if stored:
         stored.pop("t2d")
-        weights = {name.replace("midlayer.", "layers.0."): w for name, w in stored.items()}
-        draft.load_state_dict(weights | {FUSING: weights[FUSING] * scale})
+        draft.load_state_dict(stored | {FUSING: stored[FUSING] * scale})
     output = tensor_of(target.files.folder, OUTPUT, INPUT)[torch.from_numpy(tokens)]
     return (
         draft.to(device),

@@ -74,5 +74,8 @@ def write_speculators(checkpoint: Path, target: ModelSpec, folder: Path) -> None
         "torch_dtype": "bfloat16",
     }
     (folder / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
-    stored = {k: w.bfloat16() if w.is_floating_point() else w for k, w in weights.items()}
+    stored = {
+        name.replace("midlayer.", "layers.0."): w.bfloat16() if w.is_floating_point() else w
+        for name, w in weights.items()
+    }
     save_file(stored, folder / "model.safetensors", {"format": "pt"})

@@ -37,16 +37,16 @@ TENSORS = {
     "fc": "fc",
     "norm": "output_norm",
     "lm_head": "output",
-    "layers.0.input_layernorm": "blk.0.attn_norm",
-    "layers.0.hidden_norm": "blk.0.attn_norm_2",
-    "layers.0.post_attention_layernorm": "blk.0.ffn_norm",
-    "layers.0.self_attn.q_proj": "blk.0.attn_q",
-    "layers.0.self_attn.k_proj": "blk.0.attn_k",
-    "layers.0.self_attn.v_proj": "blk.0.attn_v",
-    "layers.0.self_attn.o_proj": "blk.0.attn_output",
-    "layers.0.mlp.gate_proj": "blk.0.ffn_gate",
-    "layers.0.mlp.up_proj": "blk.0.ffn_up",
-    "layers.0.mlp.down_proj": "blk.0.ffn_down",
+    "midlayer.input_layernorm": "blk.0.attn_norm",
+    "midlayer.hidden_norm": "blk.0.attn_norm_2",
+    "midlayer.post_attention_layernorm": "blk.0.ffn_norm",
+    "midlayer.self_attn.q_proj": "blk.0.attn_q",
+    "midlayer.self_attn.k_proj": "blk.0.attn_k",
+    "midlayer.self_attn.v_proj": "blk.0.attn_v",
+    "midlayer.self_attn.o_proj": "blk.0.attn_output",
+    "midlayer.mlp.gate_proj": "blk.0.ffn_gate",
+    "midlayer.mlp.up_proj": "blk.0.ffn_up",
+    "midlayer.mlp.down_proj": "blk.0.ffn_down",
 }
 
 
@@ -103,16 +103,16 @@ def layer_config(checkpoint: Path) -> dict[str, Any]:
 
 
 def read_draft(checkpoint: Path, target: ModelSpec) -> tuple[Checkpoint, dict[str, "Tensor"]]:
-    """A draft, and its tensors by their names in speculators' files, with the map of its
+    """A draft, and its tensors by their names, with the map of its
     vocabulary: each draftable token's distance to its id, and which tokens are. Raises DerbyError
-    for one with several layers or another size than its target.
+    for one of another size than its target.
     """
     import torch
 
     draft = read_checkpoint(checkpoint, target, lambda _: None)
     network, shape = draft.network, draft.network.shape
-    if shape.layers != 1 or shape.hidden * len(draft.layers) != shape.states:
-        raise unsupported(checkpoint, "more than one layer, or another size than its target")
+    if shape.hidden * len(draft.layers) != shape.states:
+        raise unsupported(checkpoint, "another size than its target")
     size, ids = shape.vocabulary, draft.vocabulary
     drafted = torch.arange(size) if ids is None else torch.from_numpy(ids)
     drafts = torch.zeros(len(network.embedding), dtype=torch.bool)
@@ -143,8 +143,7 @@ def write_graph(checkpoint: Path, target: ModelSpec, folder: Path) -> None:
     config.vocab_size = len(weights["t2d"])
     model: Any = LlamaEagle3ForCausalLM(config).float().eval()
     model.model.embed_tokens.weight.data.zero_()
-    named = {name.replace("layers.0.", "midlayer."): weight for name, weight in weights.items()}
-    model.model.load_state_dict(named, strict=False)
+    model.model.load_state_dict(weights, strict=False)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the tracer's, about code that is not ours
         export(

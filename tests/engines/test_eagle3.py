@@ -84,7 +84,7 @@ class Whole:
         places, tokens, hidden = zip(*self.rows, strict=True)
         positions, network = torch.tensor(places), self.network
         x, read = network.entered(torch.stack(hidden), network.embed(torch.tensor(tokens)))
-        layer, shape = network.layer(0), network.shape
+        layer, shape = network.midlayer, network.shape
         q, k, v = (each.transpose(0, 1) for each in layer.project(read, positions))
         distance = positions[:, None] - positions
         k, v = (each.repeat_interleave(shape.heads // shape.kv_heads, 0) for each in (k, v))

@@ -88,7 +88,7 @@ class ByHand:
     @torch.no_grad()
     def row(self, hidden: Tensor) -> Tensor:
         """What the layer gives, [D], of the next token and what was given or predicted before."""
-        layer, shape, place = self.draft.layer(0), self.draft.shape, len(self.rows) + 1
+        layer, shape, place = self.draft.midlayer, self.draft.shape, len(self.rows) + 1
         x, read = self.draft.entered(hidden[None], self.draft.embed(self.tokens[place][None]))
         q, k, v = layer.project(read, torch.tensor([place]))
         self.rows.append((k[0], v[0]))

@@ -185,11 +185,8 @@ def test_a_build_that_fails_leaves_no_session_behind(monkeypatch: pytest.MonkeyP
 ROOT = Path(__file__).resolve().parents[2]
 
 #: The strategy that docs/extend.md writes: its drafter and its declaration.
-REPEAT = "".join(
-    re.findall("```python\n(.*?)```", (ROOT / "docs/extend.md").read_text(encoding="utf-8"), re.S)[
-        :2
-    ]
-)
+EXTEND = (ROOT / "docs" / "extend.md").read_text(encoding="utf-8")
+REPEAT = "".join(re.findall(r"```python\n(.*?)```", EXTEND, re.DOTALL)[:2])
 
 #: Packages with one flaw each, by their names, and what is said of it.
 BROKEN = {

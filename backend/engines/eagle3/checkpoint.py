@@ -156,6 +156,7 @@ def _shape(config: dict[str, Any], folder: Path, states: int, vocabulary: int) -
         f"RoPE of the type {rope['rope_type']}": rope["rope_type"] not in ROPES,
         f"the activation {layer.hidden_act}": layer.hidden_act != "silu",
         "a normalised output": config.get("norm_output"),
+        f"{layer.num_hidden_layers} layers": layer.num_hidden_layers != 1,
         "sliding layers": set(getattr(layer, "layer_types", None) or ()) - {"full_attention"},
     }
     for part in (part for part, there in odd.items() if there):
@@ -170,7 +171,6 @@ def _shape(config: dict[str, Any], folder: Path, states: int, vocabulary: int) -
         vocabulary,
         layer.rms_norm_eps,
         rope["rope_theta"],
-        layer.num_hidden_layers,
         bool(config.get("norm_before_residual")),
         tuple(rotary.inv_freq.tolist()),
     )
@@ -183,7 +183,7 @@ def _vocabulary(offsets: "Tensor | None") -> NDArray[np.int64] | None:
 
 
 def _draft_weights(folder: Path) -> dict[str, "Tensor"]:
-    """Its tensors by their names in Eagle3: authors call the first layer otherwise."""
+    """Its tensors by their names in Eagle3: `speculators` counts layers."""
     from safetensors import SafetensorError
 
     try:
@@ -191,7 +191,7 @@ def _draft_weights(folder: Path) -> dict[str, "Tensor"]:
     except (OSError, SafetensorError) as error:
         raise damaged(folder, str(error)) from error
     return {
-        name.replace("midlayer.", "layers.0.", 1): tensor
+        name.replace("layers.0.", "midlayer.", 1): tensor
         for name, tensor in tensors.items()
         if not name.startswith(UNUSED)
     }

@@ -1,9 +1,9 @@
 """An EAGLE-3 draft as a torch module, which training fits and OpenVINO computes, too.
 
 A row stands for a token and the target's hidden states at the token before it. `fc` fuses the
-states of three layers into one; the first layer attends over the token's embedding beside it, and
-`lm_head` makes logits of what it gives. In the next row of a guess the layer's own output takes the
-place of the fused states (arXiv 2503.01840, section 3).
+states of three layers into one; one layer attends over the token's embedding beside it, and
+`lm_head` makes logits of what that gives. In the next row of a guess the layer's own output takes
+the place of the fused states (arXiv 2503.01840, section 3).
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ SPARE = 32
 @dataclass(frozen=True, slots=True)
 class Eagle3Shape:
     """`hidden` is D of the draft, `states` of the target's hidden states that it reads beside one
-    another; `vocabulary` are its logits. `norm_before_residual`: what the first layer adds to is
+    another; `vocabulary` are its logits. `norm_before_residual`: what the layer adds to is
     the normalised input. While it drafts it sees the last `window` tokens, so that a call's cost
     does not grow with the text.
     """
@@ -34,7 +34,6 @@ class Eagle3Shape:
     vocabulary: int
     eps: float
     theta: float
-    layers: int = 1
     norm_before_residual: bool = False
     frequencies: tuple[float, ...] = ()  # of rotary positions, if they are scaled; (): by `theta`
     window: int = 1024
@@ -83,18 +82,18 @@ def _linear(inputs: int, outputs: int) -> nn.Linear:
 
 
 class Layer(nn.Module):
-    """A decoder layer as Llama's, its weights named as in published files; the first one reads two
-    vectors a row.
+    """A decoder layer as Llama's that reads two vectors a row; its weights are named as in
+    published files.
     """
 
     turns: Tensor
 
-    def __init__(self, shape: Eagle3Shape, *, first: bool) -> None:
+    def __init__(self, shape: Eagle3Shape) -> None:
         super().__init__()
         self._shape = shape
         hidden, wide = shape.hidden, shape.heads * shape.head_dim
         narrow = shape.kv_heads * shape.head_dim
-        read = 2 * hidden if first else hidden
+        read = 2 * hidden
         self.self_attn = nn.ModuleDict(
             {
                 "q_proj": _linear(read, wide),
@@ -111,8 +110,7 @@ class Layer(nn.Module):
             }
         )
         self.input_layernorm = Norm(hidden, shape.eps)
-        if first:
-            self.hidden_norm = Norm(hidden, shape.eps)
+        self.hidden_norm = Norm(hidden, shape.eps)
         self.post_attention_layernorm = Norm(hidden, shape.eps)
         turns = torch.tensor(shape.turns, device="cpu")  # whose module may be on "meta"
         self.register_buffer("turns", turns, persistent=False)
@@ -143,32 +141,26 @@ class Eagle3(nn.Module):
         super().__init__()
         self.shape = shape
         self.fc = _linear(shape.states, shape.hidden)
-        self.layers = nn.ModuleList(Layer(shape, first=i == 0) for i in range(shape.layers))
+        self.midlayer = Layer(shape)
         self.norm = Norm(shape.hidden, shape.eps)
         self.lm_head = _linear(shape.hidden, shape.vocabulary)
         # A buffer goes along to another device; it is the target's, so no file holds it.
         self.register_buffer("embedding", embedding, persistent=False)
-
-    def layer(self, index: int) -> Layer:
-        layer = self.layers[index]
-        assert isinstance(layer, Layer)  # noqa: S101 (says to type checkers what the list holds)
-        return layer
 
     def embed(self, tokens: Tensor) -> Tensor:
         """float32 [..., D] of tokens [...]."""
         return functional.embedding(tokens, self.embedding).float()
 
     def entered(self, hidden: Tensor, embedded: Tensor) -> tuple[Tensor, Tensor]:
-        """What the first layer adds to, [..., n, D], and what it reads, [..., n, 2 D], of fused
+        """What the layer adds to, [..., n, D], and what it reads, [..., n, 2 D], of fused
         states or its own output `hidden` [..., n, D] and tokens' embeddings [..., n, D].
         """
-        first = self.layer(0)
-        normed = first.hidden_norm(hidden)
-        read = torch.cat([first.input_layernorm(embedded), normed], -1)
+        normed = self.midlayer.hidden_norm(hidden)
+        read = torch.cat([self.midlayer.input_layernorm(embedded), normed], -1)
         return (normed if self.shape.norm_before_residual else hidden.float()), read
 
     def logits(self, x: Tensor) -> Tensor:
-        """float32 [..., V'] of what the last layer gave, [..., D]."""
+        """float32 [..., V'] of what the layer gave, [..., D]."""
         return self.lm_head(self.norm(x)).float()
 
     def forward(
@@ -178,30 +170,27 @@ class Eagle3(nn.Module):
         own: Tensor,
         positions: Tensor,
         bias: Tensor,
-        *ring: Tensor,
+        keys: Tensor,
+        values: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Run n rows over a ring of R: logits and state behind the last row, new keys and values.
 
         `states` [n, S]: the target's at the token before each of those `embedded` [n, D], which
         stand at `positions` [n]; `own` [n, D]: the draft's: of the two, one is zero. `bias`
-        [n, R + n] is added to the scores. `ring`: keys and values of each layer in turn,
-        [kv_heads, R, d]. Gives [1, V'], [1, D] and [2 * layers, kv_heads, n, d].
+        [n, R + n] is added to the scores. `keys`, `values` [kv_heads, R, d]: the ring. Gives
+        [1, V'], [1, D] and [2, kv_heads, n, d].
         """
-        shape, new = self.shape, list[Tensor]()
+        shape, layer, n = self.shape, self.midlayer, embedded.shape[0]
         x, read = self.entered(self.fc(states) + own, embedded)
-        for index in range(shape.layers):
-            layer = self.layer(index)
-            q, k, v = layer.project(layer.input_layernorm(x) if index else read, positions)
-            k, v = k.transpose(0, 1), v.transpose(0, 1)
-            new += [k, v]
-            keys, values = ring[2 * index : 2 * index + 2]
-            # Query heads that share keys stand together, so that the ring is read as it lies, and
-            # never copied: what the new rows add comes beside it.
-            q = q.unflatten(1, (shape.kv_heads, -1)).permute(1, 2, 0, 3).flatten(1, 2)
-            scores = torch.cat([q @ keys.transpose(1, 2), q @ k.transpose(1, 2)], 2) * shape.scale
-            every_head = bias.repeat(shape.heads // shape.kv_heads, 1)
-            chances = torch.softmax(scores + every_head, -1)  # [kv_heads, group * n, R + n]
-            seen, fresh = chances.split([keys.shape[1], k.shape[1]], 2)
-            attended = (seen @ values + fresh @ v).unflatten(1, (-1, k.shape[1]))
-            x = layer.finish(x, attended.permute(2, 0, 1, 3).flatten(1, 2))
-        return self.logits(x[-1:]), x[-1:], torch.stack(new)
+        q, k, v = layer.project(read, positions)
+        k, v = k.transpose(0, 1), v.transpose(0, 1)
+        # Query heads that share keys stand together, so that the ring is read as it lies, and never
+        # copied: what the new rows add comes beside it.
+        q = q.unflatten(1, (shape.kv_heads, -1)).permute(1, 2, 0, 3).flatten(1, 2)
+        scores = torch.cat([q @ keys.transpose(1, 2), q @ k.transpose(1, 2)], 2) * shape.scale
+        every_head = bias.repeat(shape.heads // shape.kv_heads, 1)
+        chances = torch.softmax(scores + every_head, -1)  # [kv_heads, group * n, R + n]
+        ring, fresh = chances.split([keys.shape[1], n], 2)
+        attended = (ring @ values + fresh @ v).unflatten(1, (-1, n))
+        x = layer.finish(x, attended.permute(2, 0, 1, 3).flatten(1, 2))
+        return self.logits(x[-1:]), x[-1:], torch.stack([k, v])

@@ -59,7 +59,7 @@ def draft_graph(network: Eagle3) -> Any:
 
 def input_sizes(shape: Eagle3Shape, n: int) -> list[tuple[int, ...]]:
     """Those of a pass over n rows."""
-    ring = 2 * shape.layers * [(shape.kv_heads, shape.slots + 1, shape.head_dim)]
+    ring = 2 * [(shape.kv_heads, shape.slots + 1, shape.head_dim)]
     rows = [(n, shape.hidden), (n, shape.states), (n, shape.hidden), (n,)]
     return [*rows, (n, shape.slots + 1 + n), *ring]
 
@@ -83,11 +83,11 @@ class OpenVINODraft:
 
 
 class OpenVINORing:
-    """A ring [2 * layers, kv_heads, slots + 1, d] in host memory that requests of its own read."""
+    """A ring [2, kv_heads, slots + 1, d] in host memory that requests of its own read."""
 
     def __init__(self, draft: OpenVINODraft) -> None:
         shape = draft.shape
-        size = (2 * shape.layers, shape.kv_heads, shape.slots + 1, shape.head_dim)
+        size = (2, shape.kv_heads, shape.slots + 1, shape.head_dim)
         self._rows = np.zeros(size, dtype=np.float32)
         self._embed = draft.network.embed
         self._passes = {

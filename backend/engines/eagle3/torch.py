@@ -68,13 +68,13 @@ class TorchDraft:
 
 
 class TorchRing:
-    """A ring, [2 * layers, kv_heads, slots + 1, d], and the passes captured over it;
+    """A ring, [2, kv_heads, slots + 1, d], and the passes captured over it;
     `lent` to a text, or idle.
     """
 
     def __init__(self, draft: TorchDraft) -> None:
         shape, self._draft, self.lent = draft.shape, draft, False
-        size = (2 * shape.layers, shape.kv_heads, shape.slots + 1, shape.head_dim)
+        size = (2, shape.kv_heads, shape.slots + 1, shape.head_dim)
         self.rows = torch.zeros(size, device=draft.device)
         # The largest first: the others fit into its memory.
         self._runs: dict[int, Run] = {
