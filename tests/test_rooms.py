@@ -20,7 +20,7 @@ HEAVY = {"PIL", "gradio", "huggingface_hub", "llguidance", "nncf", "openvino", "
 HEAVY |= {"scipy", "tokenizers", "torch", "transformers"}
 
 #: Modules that may begin with heavy imports: nothing else imports them at its start.
-LATE = ("backend.engines.torch.", "backend.engines.eagle3.")
+LATE = ("backend.engines.torch.", "backend.engines.eagle3.", "backend.export.generate.")
 
 ELSEWHERE = re.compile(
     r"pypi\.org|pythonhosted\.org|--(extra-)?index-url|(?<![\w.])/(root|home|Users|tmp|work)/"

@@ -123,17 +123,12 @@ def _in_library(
             other = {**settings, **{name: each.settings()[name] for name in free}}
             if each == theirs.with_settings(other):
                 settings = other
-        sizes = {name: settings[name] for name in free}
-        sizes = sizes or {name: ran.settings()[name] for name in _sizes(column)}
+        chosen = [name for name, field in settings_of(column.strategy).items() if field.fixes]
+        sizes = {name: settings[name] for name in free} or {n: ran.settings()[n] for n in chosen}
         fixed = ", ".join(f"{name}={size}" for name, size in sizes.items())
         notes = [*notes, f"The column chose its sizes as it went; this code keeps to {fixed}."]
     theirs = theirs.with_settings(settings) if template.raced else theirs
     return theirs, {**theirs.settings(), **settings}, notes
-
-
-def _sizes(column: Column) -> list[str]:
-    """The settings that a column may choose by itself."""
-    return [name for name, field in settings_of(column.strategy).items() if field.fixes]
 
 
 def _on_weights(ours: ModelSpec, theirs: ModelSpec) -> str:

@@ -50,18 +50,14 @@ TENSORS = {
 }
 
 
-def trained_for(target: ModelSpec) -> Path:
-    """The folder of the draft that was trained for this model. Raises DerbyError for none."""
-    if folder := draft_for(target):
-        return folder
-    raise no_trained_draft(target.name)
-
-
 def checkpoint_of(draft: str, target: ModelSpec) -> Path | None:
     """The folder of the EAGLE-3 draft that a setting names; None: it names another model. Raises
     DerbyError if none was trained.
     """
-    return trained_for(target) if draft == TRAINED else eagle3_folder(draft)
+    folder = draft_for(target) if draft == TRAINED else eagle3_folder(draft)
+    if folder is None and draft == TRAINED:
+        raise no_trained_draft(target.name)
+    return folder
 
 
 def genai_draft(checkpoint: Path, target: ModelSpec, say: Say) -> Path:

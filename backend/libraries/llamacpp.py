@@ -28,7 +28,7 @@ from backend.grammar.sources import (
     regex_literal,
     shipped,
 )
-from backend.libraries.draft import gguf_draft, trained_for
+from backend.libraries.draft import checkpoint_of, gguf_draft
 from backend.libraries.library import (
     NO_DRAFT,
     TRAINED,
@@ -181,8 +181,7 @@ class LlamaCppModel:
         """The file of a draft, made or fetched if need be; "": there is none."""
         if name == NO_DRAFT:
             return ""
-        if name == TRAINED:
-            checkpoint = trained_for(self.spec)
+        if checkpoint := checkpoint_of(name, self.spec):
             return str(gguf_draft(checkpoint, self.spec, self._file, lambda _: None))
         return str(gguf_file(name, lambda _: None))
 

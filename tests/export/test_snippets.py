@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 from race_runs import board_after, events_of
 
+from backend.engines.eagle3.checkpoint import SHIPPED
 from backend.export.draft import written_draft
 from backend.export.production import snippet
 from backend.export.templates import CODE_FOLDER
-from backend.libraries.draft import trained_for
 from backend.models.builtin import built_in_gguf
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
@@ -64,7 +64,7 @@ def run(code: str, language: str, folder: Path) -> str:
 def draft(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What `export-draft` writes."""
     folder, target = tmp_path_factory.mktemp("draft"), ModelSpec()
-    for _ in written_draft(trained_for(target), target, built_in_gguf(print), folder):
+    for _ in written_draft(SHIPPED, target, built_in_gguf(print), folder):
         pass
     return folder
 

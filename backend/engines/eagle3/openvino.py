@@ -26,9 +26,6 @@ WIDTHS = (1, 4, 8, PREFILL_CHUNK)
 #: With the plugin's default, bf16, a step takes half as long again.
 SETTINGS = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": "1", "INFERENCE_PRECISION_HINT": "f32"}
 
-#: How many inputs of a graph a pass fills; behind them comes the ring.
-FILLED = 5
-
 
 def int8_rows(matrix: Floats) -> tuple[NDArray[np.int8], Floats]:
     """Codes [O, I] and scales [O, 1] of a matrix [O, I]; what was read of such codes gives them
@@ -90,9 +87,19 @@ class OpenVINORing:
         size = (2, shape.kv_heads, shape.slots + 1, shape.head_dim)
         self._rows = np.zeros(size, dtype=np.float32)
         self._embed = draft.network.embed
-        self._passes = {
-            width: BoundRequest(model, self._rows) for width, model in draft.compiled.items()
-        }
+        self._passes = {width: self._bound(model) for width, model in draft.compiled.items()}
+
+    def _bound(self, compiled: Any) -> tuple[Any, list[Floats]]:
+        """A request, and its inputs without the ring: what padding leaves in their first rows is
+        finite, and nobody sees it.
+        """
+        import openvino as ov
+
+        request = compiled.create_infer_request()
+        inputs = [np.zeros(port.shape, np.float32) for port in compiled.inputs[:-2]]
+        for index, array in enumerate([*inputs, *self._rows]):
+            request.set_input_tensor(index, ov.Tensor(array, shared_memory=True))
+        return request, inputs
 
     def run(
         self,
@@ -104,38 +111,16 @@ class OpenVINORing:
         own: bool,
     ) -> tuple[Logits, HiddenStates]:
         n, slots = len(tokens), self._rows.shape[2] - 1
-        width = next(width for width in WIDTHS if width >= n)
-        embedded, states, given, places, bias = (bound := self._passes[width]).inputs
+        request, inputs = self._passes[next(width for width in WIDTHS if width >= n)]
+        embedded, states, given, places, bias = inputs
         embedded[-n:] = self._embed(torch.tensor(tokens))
         (given if own else states)[-n:] = read
         (states if own else given)[-n:] = 0
         places[-n:] = positions
-        bias[:] = bias_of(visible, width)
-        logits, state, rows = bound.infer()
+        bias[:] = bias_of(visible, len(embedded))
+        logits, state, rows = request.infer(share_outputs=True).values()
         self._rows[:, :, positions % slots] = rows[:, :, -n:]
         return logits.copy(), state.copy()
 
     def close(self) -> None:
         self._passes = {}
-
-
-class BoundRequest:
-    """An infer request whose inputs and outputs are arrays bound once: `inputs`, see draft_graph;
-    what padding leaves in their first rows is finite, and nobody sees it.
-    """
-
-    def __init__(self, compiled: Any, ring: Floats) -> None:
-        import openvino as ov
-
-        self._request = compiled.create_infer_request()
-        self.inputs = [np.zeros(port.shape, np.float32) for port in compiled.inputs[:FILLED]]
-        for index, array in enumerate([*self.inputs, *ring]):
-            self._request.set_input_tensor(index, ov.Tensor(array, shared_memory=True))
-        self._outputs = [np.zeros(port.shape, np.float32) for port in compiled.outputs]
-        for index, array in enumerate(self._outputs):
-            self._request.set_output_tensor(index, ov.Tensor(array, shared_memory=True))
-
-    def infer(self) -> list[Floats]:
-        """Run the pass; the outputs, until the next one."""
-        self._request.infer(share_outputs=True)
-        return self._outputs
