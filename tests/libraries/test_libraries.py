@@ -132,13 +132,17 @@ def test_every_column_writes_what_key_value_reuse_writes(
         assert drafted < once, "what the draft guessed is accepted"
 
 
-def test_a_trained_draft_guesses_in_openvino_genai(folders: Path, models: LoadedModels) -> None:
+def test_a_trained_draft_guesses_in_openvino_genai(
+    tmp_path: Path, models: LoadedModels, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its automatic choice of layers asks for a target of ten."""
-    target, draft = folders / "deep", random_draft(folders / "eagle3", (3, 6, 8))
+    monkeypatch.setenv("DECODE_DERBY_CACHE", str(tmp_path / "cache"))
+    target, draft = tmp_path / "target", random_draft(tmp_path / "eagle3", (3, 6, 8))
     make("llama", target, num_hidden_layers=10)
     columns = "kv", "openvino_genai", f"openvino_genai:draft={draft},k=3"
-    race = race_of(folders, "openvino_genai", request_of(), *columns)
-    scores = raced(replace(race, target=ModelSpec(str(target), "openvino")), models)
+    parsed = tuple(map(parse_column, columns))
+    race = Race(request_of(), parsed, ModelSpec(str(target), "openvino"))
+    scores = raced(race, models)
     assert len({tuple(score.tokens) for score in scores}) == 1
     *_, drafted = scores
     assert drafted.drafted >= 3 * (drafted.steps - 3)
