@@ -40,7 +40,7 @@ class Detokenizer:
         return not self._decoder.getstate()[0]
 
     def flush(self) -> str:
-        """The bytes that wait, as a replacement character."""
+        """The bytes that wait, as replacement characters."""
         return self._decoder.decode(b"", final=True)
 
 

@@ -186,7 +186,7 @@ def test_any_tokens_stream_as_they_decode(built_in: HfTokenizer, data: st.DataOb
         pieces, rest = streamed(built_in, tokens[:end])
         whole = built_in.fast.decode(tokens[:end], skip_special_tokens=True)
         assert "".join(pieces) + rest == whole
-        assert len(rest) <= 1  # what waits is one character
+        assert len(rest) <= 3  # bytes wait, each a character of its own at worst: [184, 111]
 
 
 OCTETS = (0x0A, 0x41, 0x80, 0x9F, 0xC3, 0xE2, 0xF0)
