@@ -56,7 +56,7 @@ class Teacher:
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """Of one draft step: its loss, how often the head's choice was the target's, and of how many
+    """Of one draft step: its loss, how often the draft's choice was the target's, and of how many
     tokens.
     """
 

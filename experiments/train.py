@@ -78,7 +78,7 @@ def make(
     caps: Caps = USUAL,
     say: Say = say,
 ) -> dict[str, Any]:
-    """Fill `folder` with shards, features, a head that was fitted for `seconds`, and a report.
+    """Fill `folder` with shards, features, a draft that was fitted for `seconds`, and a report.
 
     What an earlier run finished is kept. Shard 0 is held out: its hit rates are the report's.
     Raises DerbyError for a target or a folder that will not do.

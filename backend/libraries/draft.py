@@ -99,9 +99,9 @@ def layer_config(checkpoint: Path) -> dict[str, Any]:
 
 
 def read_draft(checkpoint: Path, target: ModelSpec) -> tuple[Checkpoint, dict[str, "Tensor"]]:
-    """A draft, and its tensors by their names, with the map of its
-    vocabulary: each draftable token's distance to its id, and which tokens are. Raises DerbyError
-    for one of another size than its target.
+    """A draft, and its tensors by their names, with the map of its vocabulary: each draftable
+    token's distance to its id, and which tokens are. Raises DerbyError for one of another size than
+    its target.
     """
     import torch
 

@@ -9,11 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from backend.engines.engine import EngineDeclaration, Say, no_trained_draft
+from backend.engines.engine import EngineDeclaration, Say
 from backend.engines.torch.engine import PRECISIONS, TORCH, torch_files
 from backend.errors import DerbyError, either
+from backend.libraries.draft import checkpoint_of
 from backend.libraries.library import (
     NO_DRAFT,
+    TRAINED,
     Emit,
     Library,
     Part,
@@ -24,7 +26,6 @@ from backend.libraries.library import (
 )
 from backend.machine import threads
 from backend.models.files import (
-    BUILT_IN,
     ModelFiles,
     loading_error,
     model_folder,
@@ -42,9 +43,6 @@ OWN_CODE = Path(__file__).parents[1] / "export" / "generate"
 OWN = ("kv", "lookup", "eagle3", "hybrid", "lookahead")
 DRAFTING, LOOKING = ("eagle3", "hybrid"), ("lookup", "hybrid")
 SIZES, LARGEST = ("k", "ngram", "window", "level", "guesses"), 64
-
-#: The draft that was trained for the built-in model.
-TRAINED = Path(__file__).parents[2] / "assets" / "draft"
 
 #: No token's id: with None, prompt lookup fails, and -1 is warned of in every round.
 NO_TOKEN = 2**31 - 1
@@ -243,11 +241,8 @@ class TransformersModel:
         """The EAGLE-3 checkpoint that our own code drafts with. Raises DerbyError for none."""
         if settings.get("generate") not in DRAFTING:
             return ""
-        if settings["draft"] != NO_DRAFT:
-            return str(model_folder(settings["draft"], lambda _: None))
-        if self.spec.name != BUILT_IN:
-            raise no_trained_draft(self.spec)
-        return str(TRAINED)
+        name = TRAINED if settings["draft"] == NO_DRAFT else settings["draft"]
+        return str(checkpoint_of(name, self.spec) or model_folder(name, lambda _: None))
 
 
 def _ignored(own: Any) -> tuple[str, ...]:

@@ -1,5 +1,5 @@
 """Drafters: prompt lookup proposes what a search of the whole text finds. A draft network's cache
-holds the text's beginning, no pass is wasted on it, and a head is shown the true hidden states. The
+holds the text's beginning, no pass is wasted on it, and it is shown the true hidden states. The
 hybrid asks whichever earns more.
 """
 
@@ -212,7 +212,7 @@ def test_a_draft_with_fewer_positions_stops_drafting_and_the_text_goes_on(
         assert column.score.drafted > 0
 
 
-# A head, which reads the target's hidden states too ----------------------------------------------
+# A draft that reads the target's hidden states too ------------------------------------------------
 
 WINDOW = 16
 SHAPE = Eagle3Shape(2, 2, 1, 1, 2, 4, 200, 1e-5, 1e4, window=WINDOW)
@@ -220,7 +220,7 @@ OWN = (-1.0, -1.0)  # what the draft gives
 
 
 class Recorder:
-    """A head that notes what it is shown and always drafts the token after the last one."""
+    """A draft that notes what it is shown and always drafts the token after the last one."""
 
     shape, layers = SHAPE, (1,)
     vocabulary = np.arange(200, dtype=np.int64)
@@ -260,10 +260,10 @@ class Recorder:
 
 @dataclass
 class Reading:
-    """A head that drafts, and the target whose hidden states it reads."""
+    """A network that drafts, and the target whose hidden states it reads."""
 
     drafter: NetworkDrafter
-    head: Recorder
+    network: Recorder
     session: Session
 
     def commit(self, tokens: Sequence[int], rows: Sequence[int]) -> None:
@@ -282,16 +282,16 @@ class Reading:
 
     @property
     def read(self) -> list[tuple[int, int]]:
-        """Position and token of each row that the head ran."""
-        return [(position, token) for position, token, _ in self.head.rows]
+        """Position and token of each row that the network ran."""
+        return [(position, token) for position, token, _ in self.network.rows]
 
 
 def reading(k: int, length: AdaptiveDraftLength | None = None) -> Reading:
-    head = Recorder()
+    network = Recorder()
     drafter = NetworkDrafter(
-        Eagle3Network(head), Sampler(Sampling()), length or DraftLength(k), vocab_size=257
+        Eagle3Network(network), Sampler(Sampling()), length or DraftLength(k), vocab_size=257
     )
-    return Reading(drafter, head, FakeEngine().open())
+    return Reading(drafter, network, FakeEngine().open())
 
 
 def test_it_reads_the_text_once_and_drafts_from_its_own_guesses() -> None:
@@ -303,20 +303,20 @@ def test_it_reads_the_text_once_and_drafts_from_its_own_guesses() -> None:
     assert proposal.tokens == (last + 1, last + 2, last + 3)
     assert proposal.calls == 3
     assert reader.read[:9] == [(i, text[i]) for i in range(1, 10)]
-    fed = [state for _, _, state in reader.head.rows[:9]]
+    fed = [state for _, _, state in reader.network.rows[:9]]
     assert fed == [(i - 1.0, float(text[i - 1])) for i in range(1, 10)]
-    assert reader.head.rows[9:] == [(10, last + 1, OWN), (11, last + 2, OWN)]
-    # The target took one guess and its own next token: only these are new to the head.
+    assert reader.network.rows[9:] == [(10, last + 1, OWN), (11, last + 2, OWN)]
+    # The target took one guess and its own next token: only these are new to the network.
     reader.commit([last, *proposal.tokens], [0, 1])
     reader.drafter.observe(Outcome((last + 1, 50), 1, proposal, np.zeros((0, 1), np.float32)))
     text += [last + 1, 50]
-    reader.head.rows.clear()
+    reader.network.rows.clear()
     reader.drafter.propose(text, 8)
     assert reader.read[:2] == [(10, last + 1), (11, 50)]
-    assert reader.head.rows[0][2] == (9.0, float(last)), (
+    assert reader.network.rows[0][2] == (9.0, float(last)), (
         "the guess's state gave way to the true one"
     )
-    assert all({10, 11} & view for view in reader.head.views[-3:])
+    assert all({10, 11} & view for view in reader.network.views[-3:])
 
 
 @pytest.mark.parametrize("count", [1, 2, READ_FORCED, READ_FORCED + 1])
@@ -328,20 +328,20 @@ def test_behind_forced_tokens_it_goes_on_from_its_own_hidden_states(count: int) 
     proposal = reader.drafter.propose([*text, *forced], 8)
     if count > READ_FORCED:
         assert not proposal.tokens
-        assert not reader.head.rows, "so many passes cost more than they can earn"
+        assert not reader.network.rows, "so many passes cost more than they can earn"
         return
     assert proposal.tokens == (forced[-1] + 1, forced[-1] + 2)
     assert proposal.calls == count + 2
     behind = [(10 + i, token, OWN) for i, token in enumerate([*forced, forced[-1] + 1])]
-    assert reader.head.rows[9:] == behind
+    assert reader.network.rows[9:] == behind
     reader.commit([text[-1], *forced, *proposal.tokens], range(1 + count))
     tokens = (*forced, 50)
     outcome = Outcome(tokens, count, proposal.behind(forced), np.zeros((0, 1), np.float32))
     reader.drafter.observe(outcome)
-    reader.head.rows.clear()
+    reader.network.rows.clear()
     reader.drafter.propose([*text, *tokens], 8)
     assert reader.read[: count + 1] == [(10 + i, token) for i, token in enumerate(tokens)]
-    assert all(state[0] >= 0 for _, _, state in reader.head.rows[: count + 1])
+    assert all(state[0] >= 0 for _, _, state in reader.network.rows[: count + 1])
 
 
 @pytest.mark.parametrize("k", [1, 2, 5, WINDOW + 3])
@@ -352,9 +352,9 @@ def test_rejected_guesses_push_nothing_out_of_the_window(k: int, accepted: list[
     text = list(range(30))
     reader.commit(text[:-1], range(29))
     for right in accepted:
-        fed = len(reader.head.rows)
+        fed = len(reader.network.rows)
         proposal = reader.drafter.propose(text, k)
-        for (position, _), view in zip(reader.read[fed:], reader.head.views[fed:], strict=True):
+        for (position, _), view in zip(reader.read[fed:], reader.network.views[fed:], strict=True):
             assert view == set(range(max(1, 30 - WINDOW, position + 1 - WINDOW), position + 1))
         committed = proposal.tokens[:right]
         reader.commit([text[-1], *proposal.tokens], range(1 + len(committed)))
@@ -369,7 +369,7 @@ def test_the_prompt_is_read_before_the_first_token_and_never_again() -> None:
         reader = reading(3)
         parts = Parts(engine.open(), engine.tokenizer, Sampler(Sampling()), Clock(), reader.drafter)
         events = decode(0, text, Request("x", max_new_tokens=20), parts)
-        first = next(len(reader.head.rows) for event in events if isinstance(event, Step))
+        first = next(len(reader.network.rows) for event in events if isinstance(event, Step))
         beginning = [position for position, _ in reader.read[:first]]
         assert beginning == list(range(max(1, len(text) + 1 - WINDOW), len(text)))
         list(events)
@@ -400,7 +400,7 @@ def test_a_hybrid_looks_up_where_that_is_usually_right_and_asks_its_draft_elsewh
     loop = [5, 6, 7] * 6
     reader.commit(loop[:-1], range(len(loop) - 1))
     assert hybrid.propose(loop, 9).tokens == (5, 6)
-    assert not reader.head.rows, "the draft was not asked"
+    assert not reader.network.rows, "the draft was not asked"
     fresh = [*loop, 150]
     reader.commit([loop[-1]], [0])
     proposal = hybrid.propose(fresh, 9)
@@ -418,7 +418,7 @@ def test_a_draft_that_was_not_believed_learns_all_the_same() -> None:
         reader.commit(text[length:-1], range(len(text) - 1 - length))
         proposal = hybrid.propose(text, 9)
         assert proposal.calls == 1, step
-        token = 199 - step  # never what the head drafts
+        token = 199 - step  # never what the network drafts
         hybrid.observe(Outcome((token,), 0, proposal, np.zeros((0, 1), np.float32)))
         text.append(token)
     assert reader.drafter.first_token_acceptance < before / 2
