@@ -22,7 +22,7 @@ from backend.cli import options
 from backend.cli.console import out, visible
 from backend.errors import DerbyError
 from backend.events import Event, to_json
-from backend.export.tables import files_of
+from backend.export.tables import FORMS
 from backend.grammar.sources import grammar_from_file
 from backend.models.files import BUILT_IN
 from backend.racing.hosts import InlineHost
@@ -49,7 +49,8 @@ STYLES = {
     "fixed": "dim",
 }
 
-FORMS = {"json": "race.json", "markdown": "race.md", "svg": "race.svg"}
+#: What `replay --as` writes, as the page's files.
+FILES = {"json": "race.json", "markdown": "race.md", "svg": "race.svg"}
 
 
 def race(
@@ -177,7 +178,7 @@ def replay(
         str,
         typer.Option(
             "--as",
-            help=f"Print it as the record itself, a table or a picture: {', '.join(FORMS)}.",
+            help=f"Print it as the record itself, a table or a picture: {', '.join(FILES)}.",
         ),
     ] = "",
     as_json: options.AsJson = False,
@@ -189,9 +190,9 @@ def replay(
             print(json.dumps(to_json(event)))
         return
     if form:
-        if form not in FORMS:
-            raise DerbyError(f"There is no form {form!r:.40}; choose from {', '.join(FORMS)}.")
-        text = files_of(record)[FORMS[form]]
+        if form not in FILES:
+            raise DerbyError(f"There is no form {form!r:.40}; choose from {', '.join(FILES)}.")
+        text = FORMS[FILES[form]](record)
         print(text if form in ("json", "svg") else visible(text), end="")
         return
     conclude(board_of(record))
