@@ -301,6 +301,8 @@ function openStep(i, number, focus = "") {
   const forced = detail.guesses.filter(([, by]) => by === "grammar").length;
   const right = guesses.filter(([, , fate]) => fate === "accepted").length;
   const counts = `${forced ? `${forced} forced, ` : ""}${guesses.length ? `${guesses.length} guessed, ${right} accepted` : "nothing guessed"}`;
+  const parts = [["drafting", detail.draft], ["waiting for masks", detail.mask]].filter(([, ms]) => ms >= 0.05);
+  const of = parts.length ? ` (${parts.map(([what, ms]) => `${what} ${ms.toFixed(1)}`).join(", ")})` : "";
   const allowed = detail.allowed === null ? "" : `; the grammar allowed ${counted(detail.allowed, "next token")}`;
   const scratch = detail.window ? `; ${counted(detail.window, "row")} of the window looked for new guesses` : "";
   const before = steps.slice(0, number).map(([, , spans]) => spans.map(([, text]) => text).join("")).join("");
@@ -309,10 +311,11 @@ function openStep(i, number, focus = "") {
   wide.tabIndex = 0; // it may be wider than a phone
   wide.setAttribute("role", "group");
   wide.setAttribute("aria-label", "Guesses of this step");
+  panel.setAttribute("aria-label", `${name}, pass ${detail.pass}`);
   panel.replaceChildren(
     make("header", "", "",
       make("strong", "", `${name}, pass ${detail.pass}`),
-      make("span", "", `${counted(detail.rows, "row")} in ${detail.ms.toFixed(1)} ms: ${counts}${allowed}${scratch}`),
+      make("span", "", `${counted(detail.rows, "row")} in ${detail.ms.toFixed(1)} ms${of}: ${counts}${allowed}${scratch}`),
       go("\u2190", "Step before", another(columns[i], number, -1)), go("\u2192", "Next step", another(columns[i], number, 1)), button("\u00d7", "Close the step", close)),
     make("p", "given", `given: ${before ? `\u2026${before.slice(-80)}` : "the prompt"}`),
     wide,

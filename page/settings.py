@@ -11,7 +11,7 @@ from backend.grammar.check import check
 from backend.offer import Offer
 from backend.strategies.libraries import LLAMACPP
 from backend.strategies.settings import OWN
-from page.components import CHECKED, QUIET, Fields, plain, refusal
+from page.components import CHECKED, QUIET, Fields, in_browser, plain, refusal
 
 #: Seconds of processor time that a check of a grammar may take.
 DEADLINE = 2.0
@@ -19,6 +19,11 @@ DEADLINE = 2.0
 THINKING = [("as usual", ""), ("on", "on"), ("off", "off")]
 
 USUAL = ("usual", "")
+
+COLUMN = (
+    "`name@engine/precision/device:setting=value,...`, of which the name is enough. `@` is where a "
+    "column runs, such as `kv@openvino/int4-exact`, and `model=NAME` on which model.\n"
+)
 
 
 def settings(offer: Offer, prompt: gr.Textbox) -> tuple[gr.Sidebar, Fields]:
@@ -42,12 +47,7 @@ def settings(offer: Offer, prompt: gr.Textbox) -> tuple[gr.Sidebar, Fields]:
         about = gr.Markdown(PRESETS[0].about)
         add(gr.Textbox, "lineup", lines=5, max_lines=12)
         with gr.Accordion("What the settings of a column do", open=False):
-            gr.Markdown(
-                "\n".join(
-                    f"- `{setting}` {text}" if setting else f"\n**{strategy}**: {text}\n"
-                    for strategy, setting, text in settings_table()
-                )
-            )
+            gr.Markdown(_list_of_settings(offer))
         with gr.Accordion("Model", open=False):
             models = [(f"usual ({offer.models[0]})", ""), *offer.models]
             engines = [(engine.title, engine.name) for engine in offer.engines]
@@ -80,10 +80,6 @@ def settings(offer: Offer, prompt: gr.Textbox) -> tuple[gr.Sidebar, Fields]:
             )
             _connect_grammar(fields, offer)
 
-    def choose(title: str) -> tuple[str, str]:
-        preset = PRESETS[titles.index(title)]
-        return preset.lineup, preset.about
-
     def places(engine: str) -> list[gr.Dropdown]:
         names = ("precision", "device")
         return [gr.Dropdown([USUAL, *offer.options(name, engine)], value="") for name in names]
@@ -93,12 +89,27 @@ def settings(offer: Offer, prompt: gr.Textbox) -> tuple[gr.Sidebar, Fields]:
         usual, gguf = usual_lineup(model, offer), LLAMACPP.name
         return lineup if (gguf in lineup) == (gguf in usual) else usual
 
-    preset.input(choose, preset, [fields["lineup"], about], **QUIET)
     model, lineup = fields["model"], fields["lineup"]
+    preset.input(lambda title: PRESETS[titles.index(title)].lineup, preset, lineup, **QUIET)
+    known = {each.lineup: [each.title, each.about] for each in PRESETS}
+    lineup.change(None, lineup, [preset, about], js=in_browser("preset", known), **QUIET)
     model.input(fit, [model, lineup], lineup, **QUIET)
     outputs = [fields["precision"], fields["device"]]
     fields["engine"].input(places, fields["engine"], outputs, **QUIET)
     return sidebar, fields
+
+
+def _list_of_settings(offer: Offer) -> str:
+    """What may stand in a line of the line-up, in Markdown."""
+    lines = [COLUMN, *(f"- `@{engine.name}` {engine.places}" for engine in offer.engines)]
+    first: dict[str, str] = {}  # strategy with that text
+    for strategy, setting, text in settings_table():
+        if not setting:
+            lines.append(f"\n**{strategy}**: {text}\n")
+            continue
+        other = first.setdefault(text, strategy)
+        lines.append(f"- `{setting}` {text if other == strategy else f'as of {other}'}")
+    return "\n".join(lines)
 
 
 def _connect_grammar(fields: Fields, offer: Offer) -> None:

@@ -16,6 +16,9 @@ from backend.types import Request
 
 Drawing = dict[str, Any]
 
+#: A pass's milliseconds, those that the draft took, and those that it waited for masks.
+MILLISECONDS = (("ms", "total"), ("draft", "draft"), ("mask", "mask"))
+
 #: Entries of a list of guesses that are drawn: a record may hold many more.
 MOST = 64
 
@@ -105,7 +108,7 @@ def _detail(moment: Moment) -> Drawing | None:
     return {
         "pass": moment.number,
         "rows": step.rows,
-        "ms": round(step.seconds["total"] * 1e3, 2),
+        **{name: round(step.seconds.get(part, 0.0) * 1e3, 2) for name, part in MILLISECONDS},
         "tokens": proposed.committed[:MOST],
         "guesses": _guesses(proposed)[:MOST],
         "chosen": proposed.chosen,

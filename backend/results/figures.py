@@ -1,6 +1,7 @@
-"""The one table of figures: what each is called, computed from and written as.
+"""The one table of a race's figures: what each is called, computed from and written as.
 
-Tables, files, the command line, the bench and the page read it; nothing else lists figures.
+Tables, files, the command line, the bench and the page read it; nothing else lists figures. Those
+of a single pass stand in the board's step.
 """
 
 from collections.abc import Callable, Sequence
@@ -84,7 +85,7 @@ class Unit:
 
 
 MILLISECONDS = Unit("ms", milliseconds)
-RATE, CHARACTERS, OTHER = (Unit(name, rate) for name in ("tokens/s", "characters/s", "/s"))
+RATE, CHARACTERS = (Unit(name, rate) for name in ("tokens/s", "characters/s"))
 RATIO = Unit(TIMES, factor)
 MEAN = Unit("tokens", "{:.2f}".format)
 SHARE = Unit("%", "{:.0%}".format)
@@ -115,16 +116,6 @@ class Figure:
         return self.unit.cell(value) + (span(row.speedup) if self.name == "speedup" else "")
 
 
-def _drafting(row: Row) -> float | None:
-    return row.until.parts.get("draft", 0.0) / (row.until.seconds or 1) or None
-
-
-def _mask_wait(row: Row) -> float | None:
-    score = row.until
-    masked = row.score.masked and score.steps
-    return score.parts.get("mask", 0.0) / score.steps * 1e3 if masked else None
-
-
 def _per_token(row: Row) -> float | None:
     return 1e3 / row.rate if row.rate and row.unit == "token" else None
 
@@ -145,7 +136,7 @@ def _gap(row: Row, percent: int) -> float | None:
 
 
 FIGURES = (
-    Figure("speedup", "speed-up", RATIO, lambda row: row.speedup.value or None),
+    Figure("speedup", "speed-up (95% interval)", RATIO, lambda row: row.speedup.value or None),
     Figure("whole_time", "whole time", RATIO, lambda row: row.whole_time or None),
     Figure("ttft", "TTFT", MILLISECONDS, lambda r: r.score.ttft * 1e3 if r.score.steps else None),
     Figure("tpot", "TPOT", MILLISECONDS, _per_token),
@@ -154,18 +145,14 @@ FIGURES = (
     Figure("itl_p99", "ITL p99", MILLISECONDS, lambda row: _gap(row, 99)),
     Figure("rate", "tokens/s", RATE, _rate("token")),
     Figure("characters", "characters/s", CHARACTERS, _rate("character")),
-    Figure("baseline_rate", "baseline by then", OTHER, lambda row: row.baseline_rate or None),
     Figure("tokens_per_pass", "tokens per pass", MEAN, lambda row: row.tokens_per_pass or None),
     Figure("pass_cost", "time per pass", RATIO, lambda row: row.pass_cost or None),
     Figure(
         "accepted", "accepted", SHARE, lambda r: r.until.acceptance if r.until.drafted else None
     ),
     Figure("drafted", "guessed", TOKENS, lambda row: row.until.drafted or None),
-    Figure("drafting", "drafting", SHARE, _drafting),
     Figure("forced", "forced", TOKENS, lambda r: float(r.until.forced) if r.score.masked else None),
-    Figure("mask_wait", "mask wait", MILLISECONDS, _mask_wait),
     Figure("reused", "reused", TOKENS, lambda row: row.score.reused or None),
-    Figure("rows", "rows", TOKENS, lambda row: row.until.rows or None),
     Figure("tokens", "tokens in all", TOKENS, lambda row: row.score.length or None),
 )
 

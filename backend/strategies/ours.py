@@ -155,7 +155,7 @@ SPECULATIVE = Strategy(
         ModelChoice(
             "draft",
             "Draft",
-            "hybrid (lookup plus trained), trained, a copy of the model, or a draft's name.",
+            "What guesses; hybrid is prompt lookup plus trained, int4 and int8 are copies.",
             HYBRID,
             (HYBRID, TRAINED, "int4", "int8"),
         ),
