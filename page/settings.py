@@ -108,7 +108,7 @@ def _list_of_settings(offer: Offer) -> str:
             lines.append(f"\n**{strategy}**: {text}\n")
             continue
         other = first.setdefault(text, strategy)
-        lines.append(f"- `{setting}` {text if other == strategy else f'as of {other}'}")
+        lines.append(f"- `{setting}` {text if other == strategy else f'as for {other}'}")
     return "\n".join(lines)
 
 
