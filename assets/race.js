@@ -119,6 +119,7 @@ function drawLanes() {
       band.style.width = `calc(${share(interval[1])} - ${share(interval[0])})`;
     }
     put(number, sure ? factor(value) : range ? `${span(interval, interval[1] < 1 ? 2 : 1)}\u00d7` : "");
+    aside.title = interval ? INTERVAL : "";
     put(aside, sure ? (interval ? span(interval, 2) : "") : range ? "" : instead(column));
     put(mark, at === null ? column.mark : "");
     put(rest, at === null ? column.beside : "");
