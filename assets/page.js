@@ -31,7 +31,7 @@ window.derby = (() => {
 
   function why(drawing) {
     const { reasons = [], figures = { headers: [], rows: [] }, curve = [] } = drawing?.why ?? {};
-    const series = [...new Set(curve.map(({ of }) => of))];
+    const series = [...new Set(curve.map(({ of }) => of))].map((of, i) => ({ of, color: COLOURS[i % COLOURS.length] }));
     const wide = Math.max(...curve.filter(({ of }) => of !== MEASURED).map(({ rows }) => rows), 4);
     // A column is one point, and lines of one point are not drawn. Much wider passes would flatten it.
     const points = curve.flatMap(({ rows, times, of }) =>
@@ -44,7 +44,7 @@ window.derby = (() => {
         data: figures.headers.slice(1).map((title, i) => [title, ...figures.rows.map((row) => row[i + 1])]),
         metadata: null,
       },
-      { // the plot draws its legend anew where its colours change
+      { // the plot names its series anew where their colours change
         __type__: "update",
         value: {
           columns: ["rows", "times", "of"],
@@ -52,8 +52,9 @@ window.derby = (() => {
           datatypes: { rows: "quantitative", times: "quantitative", of: "nominal" },
           mark: "line",
         },
-        color_map: Object.fromEntries(series.map((of, i) => [of, COLOURS[i % COLOURS.length]])),
+        color_map: Object.fromEntries(series.map(({ of, color }) => [of, color])),
       },
+      series,
     ];
   }
 

@@ -389,12 +389,13 @@ function drawLegend() {
   legend.replaceChildren(...nodes, make("span", "", "Click a word to see its step."));
 }
 
-// Scrolls to the board once a race, if its lanes cannot be seen.
+// Scrolls to the board once a race, if its lanes cannot be seen, a longer sentence above them included.
 function bringIntoSight() {
   if (sighted === drawing.race) return;
   sighted = drawing.race;
-  const { top, bottom } = find(".lanes").getBoundingClientRect();
-  if (top >= 0 && bottom <= innerHeight) return;
+  const { top } = find(".status").getBoundingClientRect();
+  const { bottom } = find(".axis").getBoundingClientRect();
+  if (top >= 0 && bottom + 60 <= innerHeight) return;
   find(".race").scrollIntoView({ block: "start", behavior: calm.matches ? "auto" : "smooth" });
 }
 

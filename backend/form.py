@@ -76,7 +76,7 @@ class Form(BaseModel):
 
     prompt: str = _field(EXAMPLES[0].prompt, "Prompt", "What the model is asked")
     lineup: Annotated[str, Len(0, 4_000)] = _field(
-        "", "Line-up", "A column a line, such as speculative:k=4; none: the model's usual ones"
+        "", "Line-up", "A column a line, such as kv@openvino/int8 or lookup:k=4; none: usual ones"
     )
     max_new_tokens: int = _field(EXAMPLES[0].tokens, "Max new tokens")
     temperature: float = _field(0.0, "Temperature", "0: always the likeliest token")

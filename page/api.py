@@ -79,10 +79,7 @@ def offer_api(host: Host, offer: Offer) -> None:
     _declare(race)
 
     async def settings() -> list[list[str]]:
-        """List the columns of a line-up and their settings: name, setting=usual, what it does.
-
-        Behind its name a column may say where it runs, such as kv@openvino/int4-exact.
-        """
+        """List the columns of a line-up and their settings: name, setting=usual, what it does."""
         return [list(line) for line in settings_table()]
 
     def grammar_check(kind: Kind, text: str, sample: str = "") -> Report:

@@ -26,8 +26,8 @@ HISTORY = {
 
 
 def why() -> list[Any]:
-    """Sentences, a table of figures and a plot, which `derby.why` of assets/page.js fills from the
-    drawing on the board.
+    """Sentences, a table of figures, a plot and its legend, which `derby.why` of assets/page.js
+    fills from the drawing on the board.
     """
     with gr.Accordion("Why?", open=False):
         reasons = plain("{{#each value}}<p>{{this}}</p>{{/each}}", [], elem_id="reasons")
@@ -40,12 +40,14 @@ def why() -> list[Any]:
             color="of",
             x_title="tokens that a pass checks",
             y_title="times as long as a pass over one",
-            color_title="",
+            colors_in_legend=[],  # a legend of its own is cut off on a phone
             height=280,
             show_label=False,
             elem_id="curve",
         )
-    return [reasons, figures, curve]
+        key = "{{#each value}}<span style='--of: {{color}}'>{{of}}</span> {{/each}}"
+        series = plain(key, [], elem_id="series")
+    return [reasons, figures, curve, series]
 
 
 def production(run: gr.State, lineup: gr.Textbox) -> dict[str, Any]:

@@ -20,11 +20,6 @@ THINKING = [("as usual", ""), ("on", "on"), ("off", "off")]
 
 USUAL = ("usual", "")
 
-COLUMN = (
-    "`name@engine/precision/device:setting=value,...`, of which the name is enough. `@` is where a "
-    "column runs, such as `kv@openvino/int4-exact`, and `model=NAME` on which model.\n"
-)
-
 
 def settings(offer: Offer, prompt: gr.Textbox) -> tuple[gr.Sidebar, Fields]:
     """Lay out the settings. Returns the form's components, `prompt` among them, too."""
@@ -101,14 +96,12 @@ def settings(offer: Offer, prompt: gr.Textbox) -> tuple[gr.Sidebar, Fields]:
 
 def _list_of_settings(offer: Offer) -> str:
     """What may stand in a line of the line-up, in Markdown."""
-    lines = [COLUMN, *(f"- `@{engine.name}` {engine.places}" for engine in offer.engines)]
+    lines = ["A column, such as `kv@openvino/int8:model=NAME`, may run on a place and a model:\n"]
+    lines += [f"- `@{engine.name}/` {engine.places}" for engine in offer.engines]
     first: dict[str, str] = {}  # strategy with that text
     for strategy, setting, text in settings_table():
-        if not setting:
-            lines.append(f"\n**{strategy}**: {text}\n")
-            continue
-        other = first.setdefault(text, strategy)
-        lines.append(f"- `{setting}` {text if other == strategy else f'as for {other}'}")
+        what = text if first.setdefault(text, strategy) == strategy else f"as for {first[text]}"
+        lines.append(f"- `{setting}` {what}" if setting else f"\n**{strategy}**: {text}\n")
     return "\n".join(lines)
 
 

@@ -32,9 +32,6 @@ _JUDGED = {"invalid": "valid", "unchecked": "checked"}
 #: Which clock times a column that a server writes.
 _CLOCKS = {"server": "timed by the server", "network": "timed over the network"}
 
-#: What records call otherwise.
-_ENDS = {"photo finish": "cut at finish"}
-
 
 def headline(board: Scoreboard, result: Result) -> str:
     """What failed, who won, by how much, and which texts are the same; before the end, what
@@ -233,5 +230,5 @@ def state(row: Row) -> str:
     if row.state == "prefill":
         return f"reading {score.prefilled} of {counted(score.prompt_tokens, 'token')}"
     if row.state in ENDED:
-        return _ENDS.get(score.reason, score.reason) or row.state
+        return "cut at finish" if score.reason == "photo finish" else score.reason or row.state
     return "writing" if row.state == "decoding" else "waiting"

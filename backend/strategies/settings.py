@@ -144,8 +144,6 @@ def values_of(setting: Setting) -> str:
     match setting:
         case WholeNumber(low=low, high=high):
             return f"{low} to {high}"
-        case Flag():
-            return "true or false"
         case Choice(options=options) | CodeChoice(options=options):
             return either(options)
         case ModelChoice(options=options):

@@ -170,13 +170,19 @@ def test_an_own_grammar_becomes_a_column_and_a_hostile_one_a_sentence(enter: Ent
 
 
 def test_the_plot_names_the_columns_of_the_race_on_the_board(enter: Enter) -> None:
+    """Each by its colour, which is the line's."""
     visitor = enter(lineup="kv\nlookup", max_new_tokens=40)
-    visitor.page.get_by_role("button", name="Why?").click()
-    plot = visitor.page.locator("#curve .role-legend-label")
-    expect(plot).to_contain_text(["measured passes", "KV reuse", "Speculative", "Lookahead"])
-    visitor.run()
-    visitor.wait("ended")
-    expect(plot).to_have_text(["KV reuse", "Prompt lookup"])
+    page = visitor.page
+    page.get_by_role("button", name="Why?").click()
+    names, lines = page.locator("#series span"), page.locator("#curve .plot_marks path")
+    raced = ["measured passes", "KV reuse", "Speculative", "Lookahead", "Grammar"]
+    for expected in (raced, ["KV reuse", "Prompt lookup"]):
+        expect(names).to_have_text(expected)
+        colours = [each.evaluate("s => s.style.getPropertyValue('--of')") for each in names.all()]
+        expect(lines).to_have_count(len(expected))
+        assert [line.get_attribute("stroke") for line in lines.all()] == colours
+        visitor.run()
+        visitor.wait("ended")
 
 
 def test_a_preset_is_named_while_the_line_up_is_its_own(enter: Enter) -> None:
