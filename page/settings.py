@@ -96,7 +96,7 @@ def settings(offer: Offer, prompt: gr.Textbox) -> tuple[gr.Sidebar, Fields]:
 
 def _list_of_settings(offer: Offer) -> str:
     """What may stand in a line of the line-up, in Markdown."""
-    lines = ["A column, such as `kv@openvino/int8:model=NAME`, may run on a place and a model:\n"]
+    lines = ["`kv@openvino/int8/CPU:model=NAME` names where a column runs, each part if wanted:\n"]
     lines += [f"- `@{engine.name}/` {engine.places}" for engine in offer.engines]
     first: dict[str, str] = {}  # strategy with that text
     for strategy, setting, text in settings_table():
