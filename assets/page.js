@@ -4,6 +4,8 @@ window.derby = (() => {
   const RACES = 20;
   const RECORDS = 2_000_000; // characters of all records: a browser's storage holds some five million
   const RECORD = 1_000_000; // of one, which is packed: the server takes no more
+  const MEASURED = "measured passes"; // what backend/results/drawing.py calls the curve itself
+  const COLOURS = ["#8a94a3", "#4c78a8", "#f58518", "#e45756", "#72b7b2", "#54a24b", "#eeca3b", "#b279a2", "#ff9da6", "#9d755d"];
 
   const racing = () =>
     ["waiting", "preparing", "running"].includes(document.querySelector("#board .race")?.dataset.phase);
@@ -34,11 +36,18 @@ window.derby = (() => {
   addEventListener("popstate", () =>
     document.querySelector(`#tab-${tabOf()}-button`)?.click());
 
+  // The preset that a line-up is, and what it shows; none of one that was edited.
+  const preset = ([known], lineup) =>
+    Object.hasOwn(known, lineup.trim()) ? known[lineup.trim()] : [null, ""];
+
   function why(drawing) {
     const { reasons = [], figures = { headers: [], rows: [] }, curve = [] } = drawing?.why ?? {};
-    // A column is one point, and lines of one point are not drawn.
+    const series = [...new Set(curve.map(({ of }) => of))].map((of, i) => ({ of, color: COLOURS[i % COLOURS.length] }));
+    const wide = Math.max(...curve.filter(({ of }) => of !== MEASURED).map(({ rows }) => rows), 4);
+    // A column is one point, and lines of one point are not drawn. Much wider passes would flatten it.
     const points = curve.flatMap(({ rows, times, of }) =>
-      (of === "measured passes" ? [0] : [-0.2, 0.2]).map((d) => [rows + d, times, of]));
+      (of === MEASURED ? [0] : [-0.2, 0.2]).map((d) => [rows + d, times, of]))
+      .filter(([rows]) => rows <= 2 * wide);
     return [
       reasons.join("\n"),
       {
@@ -46,12 +55,17 @@ window.derby = (() => {
         data: figures.headers.slice(1).map((title, i) => [title, ...figures.rows.map((row) => row[i + 1])]),
         metadata: null,
       },
-      {
-        columns: ["rows", "times", "of"],
-        data: points,
-        datatypes: { rows: "quantitative", times: "quantitative", of: "nominal" },
-        mark: "line",
+      { // the plot names its series anew where their colours change
+        __type__: "update",
+        value: {
+          columns: ["rows", "times", "of"],
+          data: points,
+          datatypes: { rows: "quantitative", times: "quantitative", of: "nominal" },
+          mark: "line",
+        },
+        color_map: Object.fromEntries(series.map(({ of, color }) => [of, color])),
       },
+      series,
     ];
   }
 
@@ -97,7 +111,16 @@ window.derby = (() => {
 
   return {
     go,
+    preset,
     why,
+    series(node, all) {
+      node.replaceChildren(...[...all].map(({ of, color }) => {
+        const name = document.createElement("span");
+        name.textContent = of;
+        name.style.setProperty("--of", color);
+        return name;
+      }));
+    },
     keep,
     copy,
     run: () => (run(), []),

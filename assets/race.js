@@ -5,6 +5,8 @@ const ENDS = [1.5, 2, 3, 4, 6, 8, 10, 15, 20, 30, 50, 100]; // of the axis
 const FRAME = 30; // ms between two drawings of a replay
 const RUNNING = ["waiting", "preparing", "running"];
 const ORIGINS = { __proto__: null, drafted: "guessed right", forced: "forced by the grammar", fixed: "text of the program" };
+const AFTER = "written after the finish: compared, not timed";
+const INTERVAL = "95% interval";
 const FATES = { __proto__: null, accepted: "\u2713 accepted", rejected: "\u2717 rejected", cut: "\u2717 against the grammar" };
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 const find = (name) => element.querySelector(name);
@@ -14,7 +16,8 @@ let columns = []; // of what is drawn: nodes, and steps as they were read
 let at = null; // the moment of a replay; null: now, or the result
 let playing = null; // since when, and from which moment
 let last = ENDS[0]; // end of the axis: it only grows, so that nothing is scaled anew at the end
-let seen = new Set(); // origins of what is drawn
+let seen = new Set(); // origins of what is drawn, and whether any of it is "after" the finish
+let sighted = null; // the race that was last brought into sight
 let explained = false; // a step has opened by itself
 
 function make(tag, name = "", text = "", ...children) {
@@ -84,6 +87,7 @@ function lane(column) {
   const name = make("div", "name", "", make("strong", "", column.name), make("span", "", column.note));
   const [bar, band] = [make("div", "bar"), make("div", "band")];
   const [number, aside, mark, rest] = [make("strong"), make("span", "aside"), make("span", "mark"), make("span")];
+  band.setAttribute("role", "img");
   root.append(name, make("div", "track", "", bar, band), make("div", "figure", "", number, " ", aside), make("div", "about", "", mark, rest));
   return { root, bar, band, number, aside, mark, rest };
 }
@@ -109,22 +113,29 @@ function drawLanes() {
     bar.style.width = share(value);
     band.hidden = !interval;
     if (interval) {
+      band.title = `${INTERVAL} ${span(interval, 2)}`;
+      band.setAttribute("aria-label", band.title);
       band.style.left = share(interval[0]);
       band.style.width = `calc(${share(interval[1])} - ${share(interval[0])})`;
     }
     put(number, sure ? factor(value) : range ? `${span(interval, interval[1] < 1 ? 2 : 1)}\u00d7` : "");
+    aside.title = interval ? INTERVAL : "";
     put(aside, sure ? (interval ? span(interval, 2) : "") : range ? "" : instead(column));
     put(mark, at === null ? column.mark : "");
     put(rest, at === null ? column.beside : "");
   });
   drawAxis(share);
-  const leader = Math.max(0, ...columns.map((column) => {
-    const written = amount(column, at ?? (drawing.finished ? drawing.moment : Infinity));
-    return column.steps.length ? written + 1 : 0;
-  }));
-  const tokens = drawing.unit === "token";
-  find(".done").style.width = `${tokens ? Math.min(100, (100 * leader) / drawing.limit) : 0}%`;
-  put(find(".goal"), tokens ? `${Math.round(leader)} of ${counted(drawing.limit, "token")}` : `${Math.round(leader)} characters`);
+  drawWay();
+}
+
+// How far the first column has come: of the limit, and of its own end once all have ended.
+function drawWay() {
+  const finish = drawing.finished ? drawing.moment : Infinity;
+  const written = (moment) => Math.round(Math.max(0, ...columns.map((column) => (column.steps.length ? amount(column, moment) + 1 : 0))));
+  const leader = written(at ?? finish);
+  const goal = over() ? written(finish) : drawing.unit === "token" ? drawing.limit : 0;
+  find(".done").style.width = `${goal ? Math.min(100, (100 * leader) / goal) : 0}%`;
+  put(find(".goal"), `${goal && leader < goal ? `${leader} of ` : ""}${counted(Math.max(leader, goal), drawing.unit)}`);
 }
 
 function drawAxis(share) {
@@ -141,6 +152,25 @@ function drawAxis(share) {
     node.style.left = share(tick);
     return node;
   }));
+  clearAxis();
+}
+
+// Keeps the baseline's label within the axis, and hides ticks that would run into it or each other.
+function clearAxis() {
+  const axis = find(".axis");
+  const [zero, one, ...rest] = axis.children;
+  if (!one) return;
+  one.style.translate = "";
+  const { left, right } = axis.getBoundingClientRect();
+  const label = one.getBoundingClientRect();
+  one.style.translate = `${Math.max(0, left - label.left) - Math.max(0, label.right - right)}px`;
+  const clear = [];
+  for (const tick of [one, ...rest.slice(-1), zero, ...rest.slice(0, -1)]) {
+    const box = tick.getBoundingClientRect();
+    const free = clear.every((other) => box.right + 8 < other.left || other.right + 8 < box.left);
+    tick.style.visibility = free ? "" : "hidden";
+    if (free) clear.push(box);
+  }
 }
 
 // --- texts ---------------------------------------------------------------------------------------
@@ -158,8 +188,9 @@ function card(column, i) {
   });
   flow.addEventListener("keydown", (event) => {
     const move = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (event.key === "Enter") openStep(i, Math.max(0, columns[i].chosen));
-    else if (move) choose(columns[i], columns[i].chosen + move);
+    const { chosen } = columns[i];
+    if (event.key === "Enter") openStep(i, chosen < 0 ? another(columns[i], chosen, 1) : chosen);
+    else if (move) choose(columns[i], another(columns[i], chosen, move));
     else return;
     event.preventDefault();
   });
@@ -172,6 +203,13 @@ function card(column, i) {
 function reveal({ card: { flow }, nodes }, step) {
   const { offsetTop: top, offsetHeight: height } = nodes[step];
   flow.scrollTop = Math.min(top, Math.max(flow.scrollTop, top + height - flow.clientHeight));
+}
+
+// The next step in a direction that is one: text that a program gives is none.
+function another({ steps }, from, move) {
+  let step = from + move;
+  while (steps[step] && !steps[step][3]) step += move;
+  return step;
 }
 
 function choose(column, step) {
@@ -193,8 +231,11 @@ function drawText(column, i) {
     const node = make("span");
     if (step[3]) node.dataset.step = steps.length;
     for (const [origin, text] of step[2]) {
-      if (origin in ORIGINS) seen.add(origin);
-      node.append(make("span", origin in ORIGINS ? origin : "", text));
+      const known = origin in ORIGINS;
+      if (known) seen.add(origin);
+      if (known && node.lastChild?.className === origin) node.lastChild.append(text);
+      else node.append(make(known ? "mark" : "span", known ? origin : "", text));
+      if (known) node.lastChild.title = ORIGINS[origin];
     }
     steps.push(step);
     nodes.push(node);
@@ -210,7 +251,9 @@ function drawText(column, i) {
   if (until && until !== column.until && (at !== null || (grown && !over()))) reveal(column, until - 1);
   column.until = until;
   for (; drawing.finished && column.pale < steps.length; column.pale++) {
-    nodes[column.pale].classList.toggle("after", steps[column.pale][0] > drawing.moment + 1e-4);
+    const after = steps[column.pale][0] > drawing.moment + 1e-4;
+    nodes[column.pale].classList.toggle("after", after);
+    if (after) seen.add("after");
   }
   put(problem, message);
 }
@@ -248,7 +291,7 @@ function openStep(i, number, focus = "") {
   };
   const go = (text, label, to) => {
     const node = button(text, label, () => openStep(i, to, label));
-    node.disabled = !steps[to]?.[3];
+    node.disabled = !steps[to];
     return node;
   };
   const close = () => {
@@ -259,6 +302,8 @@ function openStep(i, number, focus = "") {
   const forced = detail.guesses.filter(([, by]) => by === "grammar").length;
   const right = guesses.filter(([, , fate]) => fate === "accepted").length;
   const counts = `${forced ? `${forced} forced, ` : ""}${guesses.length ? `${guesses.length} guessed, ${right} accepted` : "nothing guessed"}`;
+  const parts = [["drafting", detail.draft], ["waiting for masks", detail.mask]].filter(([, ms]) => ms >= 0.05);
+  const of = parts.length ? ` (${parts.map(([what, ms]) => `${what} ${ms.toFixed(1)}`).join(", ")})` : "";
   const allowed = detail.allowed === null ? "" : `; the grammar allowed ${counted(detail.allowed, "next token")}`;
   const scratch = detail.window ? `; ${counted(detail.window, "row")} of the window looked for new guesses` : "";
   const before = steps.slice(0, number).map(([, , spans]) => spans.map(([, text]) => text).join("")).join("");
@@ -267,11 +312,12 @@ function openStep(i, number, focus = "") {
   wide.tabIndex = 0; // it may be wider than a phone
   wide.setAttribute("role", "group");
   wide.setAttribute("aria-label", "Guesses of this step");
+  panel.setAttribute("aria-label", `${name}, pass ${detail.pass}`);
   panel.replaceChildren(
     make("header", "", "",
       make("strong", "", `${name}, pass ${detail.pass}`),
-      make("span", "", `${counted(detail.rows, "row")} in ${detail.ms.toFixed(1)} ms: ${counts}${allowed}${scratch}`),
-      go("\u2190", "Step before", number - 1), go("\u2192", "Next step", number + 1), button("\u00d7", "Close the step", close)),
+      make("span", "", `${counted(detail.rows, "row")} in ${detail.ms.toFixed(1)} ms${of}: ${counts}${allowed}${scratch}`),
+      go("\u2190", "Step before", another(columns[i], number, -1)), go("\u2192", "Next step", another(columns[i], number, 1)), button("\u00d7", "Close the step", close)),
     make("p", "given", `given: ${before ? `\u2026${before.slice(-80)}` : "the prompt"}`),
     wide,
   );
@@ -332,9 +378,30 @@ function show() {
   put(find(".clock"), `${moment.toFixed(2)} s`);
   find(".files").hidden = !(over() && drawing.form);
   find(".again").hidden = find(".files").hidden || Boolean(sentence && !code && !column);
-  if (find(".legend").childElementCount === seen.size + 1) return;
-  const legend = [...seen].map((origin) => make("span", origin, ORIGINS[origin]));
-  find(".legend").replaceChildren(...legend, make("span", "", "Click a word to see its step."));
+  drawLegend();
+  if (RUNNING.includes(drawing.phase)) bringIntoSight();
+}
+
+// What the race on the board shows, and no more.
+function drawLegend() {
+  const words = { ...ORIGINS, after: AFTER };
+  const entries = Object.keys(words).filter((name) => seen.has(name));
+  if (drawing.columns.some(({ interval }) => interval)) entries.push("interval");
+  const legend = find(".legend");
+  if (legend.dataset.drawn === entries.join()) return;
+  legend.dataset.drawn = entries.join();
+  const nodes = entries.map((name) => make("span", name, words[name] ?? INTERVAL));
+  legend.replaceChildren(...nodes, make("span", "", "Click a word to see its step."));
+}
+
+// Scrolls to the board once a race, if its lanes cannot be seen, a longer sentence above them included.
+function bringIntoSight() {
+  if (sighted === drawing.race) return;
+  sighted = drawing.race;
+  const { top } = find(".status").getBoundingClientRect();
+  const { bottom } = find(".axis").getBoundingClientRect();
+  if (top >= 0 && bottom + 60 <= innerHeight) return;
+  find(".race").scrollIntoView({ block: "start", behavior: calm.matches ? "auto" : "smooth" });
 }
 
 function draw(value) {
@@ -415,5 +482,6 @@ element.addEventListener("drop", (event) => {
   open(event.dataTransfer.files[0]);
 });
 
+new ResizeObserver(clearAxis).observe(find(".axis"));
 draw(props.value);
 watch("value", () => draw(props.value));

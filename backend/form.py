@@ -22,7 +22,7 @@ from backend.racing.models import usual_spec
 from backend.racing.race import Race
 from backend.strategies.column import Column, parse_column, settings_of
 from backend.strategies.registry import strategies, usual_columns
-from backend.strategies.settings import OWN
+from backend.strategies.settings import OWN, values_of
 from backend.types import MAX_NEW_TOKENS, ModelSpec, Request, Sampling, Thinking
 from backend.untrusted import read_as
 
@@ -76,7 +76,7 @@ class Form(BaseModel):
 
     prompt: str = _field(EXAMPLES[0].prompt, "Prompt", "What the model is asked")
     lineup: Annotated[str, Len(0, 4_000)] = _field(
-        "", "Line-up", "A column a line, such as speculative:k=4; none: the model's usual ones"
+        "", "Line-up", "A column a line, such as kv@openvino/int8 or lookup:k=4; none: usual ones"
     )
     max_new_tokens: int = _field(EXAMPLES[0].tokens, "Max new tokens")
     temperature: float = _field(0.0, "Temperature", "0: always the likeliest token")
@@ -249,12 +249,14 @@ def form_from(query: Mapping[str, str]) -> Form:
 
 def settings_table() -> list[tuple[str, str, str]]:
     """Each setting of each strategy: the strategy's name, the setting with its usual value, and
-    what it does. A strategy's own line has no setting.
+    what it does, with the values that it may have. A strategy's own line has no setting.
     """
     lines: list[tuple[str, str, str]] = []
     for name, strategy in strategies().items():
         lines.append((name, "", strategy.description))
         for setting in settings_of(strategy).values():
             usual = setting.text(setting.default)
-            lines.append((name, f"{setting.name}={usual}", setting.help))
+            values = values_of(setting)
+            text = f"{setting.help.removesuffix('.')} ({values})." if values else setting.help
+            lines.append((name, f"{setting.name}={usual}", text))
     return lines

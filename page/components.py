@@ -24,14 +24,16 @@ QUIET: dict[str, Any] = {
 CHECKED = QUIET | {"queue": True, "concurrency_limit": None}
 
 
-def plain(tag: str = "p", **more: Any) -> gr.HTML:
-    """Text that stays text, whatever it holds. Not by gradio's template, which would run a "${...}"
-    of the text as a program.
+def plain(
+    tag: str = "p", show: str = "(node, text) => { node.textContent = text; }", **more: Any
+) -> gr.HTML:
+    """Text that stays text, whatever it holds: a function of JavaScript shows it, and not gradio's
+    template, which would run a "${...}" of the text as a program.
     """
-    show = "() => { element.firstElementChild.textContent = props.value ?? ''; }"
+    load = f"const draw = () => ({show})(element.firstElementChild, props.value ?? '');"
     return gr.HTML(
         html_template=f'<{tag} class="plain"></{tag}>',
-        js_on_load=f"const show = {show}; show(); watch('value', show);",
+        js_on_load=f"{load} draw(); watch('value', draw);",
         **more,
     )
 

@@ -19,8 +19,8 @@ HISTORY = {"when": 170, "prompt": 260, "columns": 220, "model and settings": 220
 
 
 def why() -> list[Any]:
-    """Sentences, a table of figures and a plot, which `derby.why` of assets/page.js fills from the
-    drawing on the board.
+    """Sentences, a table of figures, a plot and its legend, which `derby.why` of assets/page.js
+    fills from the drawing on the board.
     """
     with gr.Accordion("Why?", open=False):
         reasons = plain(elem_id="reasons")
@@ -33,12 +33,13 @@ def why() -> list[Any]:
             color="of",
             x_title="tokens that a pass checks",
             y_title="times as long as a pass over one",
-            color_title="",
+            colors_in_legend=[],  # a legend of its own is cut off on a phone
             height=280,
             show_label=False,
             elem_id="curve",
         )
-    return [reasons, figures, curve]
+        series = plain(show="derby.series", elem_id="series")
+    return [reasons, figures, curve, series]
 
 
 def production(run: gr.State) -> tuple[dict[str, Any], gr.Button, gr.Textbox]:

@@ -13,7 +13,7 @@ from backend.offer import Offer
 from backend.racing.line import Line
 from backend.strategies.libraries import LLAMACPP
 from backend.strategies.settings import OWN
-from page.components import CHECKED, QUIET, Fields, plain, refusal
+from page.components import CHECKED, QUIET, Fields, in_browser, plain, refusal
 from page.guests import guest_of
 
 #: Seconds of processor time that a check of a grammar may take.
@@ -45,12 +45,7 @@ def settings(offer: Offer, checks: Line, prompt: gr.Textbox) -> tuple[gr.Sidebar
         about = gr.Markdown(PRESETS[0].about)
         add(gr.Textbox, "lineup", lines=5, max_lines=12)
         with gr.Accordion("What the settings of a column do", open=False):
-            gr.Markdown(
-                "\n".join(
-                    f"- `{setting}` {text}" if setting else f"\n**{strategy}**: {text}\n"
-                    for strategy, setting, text in settings_table()
-                )
-            )
+            gr.Markdown(_list_of_settings(offer))
         with gr.Accordion("Model", open=False):
             models = [(f"usual ({offer.models[0]})", ""), *offer.models]
             engines = [(engine.title, engine.name) for engine in offer.engines]
@@ -83,10 +78,6 @@ def settings(offer: Offer, checks: Line, prompt: gr.Textbox) -> tuple[gr.Sidebar
             )
             _connect_grammar(fields, checks, offer)
 
-    def choose(title: str) -> tuple[str, str]:
-        preset = PRESETS[titles.index(title)]
-        return preset.lineup, preset.about
-
     def places(engine: str) -> list[gr.Dropdown]:
         names = ("precision", "device")
         return [gr.Dropdown([USUAL, *offer.options(name, engine)], value="") for name in names]
@@ -96,12 +87,25 @@ def settings(offer: Offer, checks: Line, prompt: gr.Textbox) -> tuple[gr.Sidebar
         usual, gguf = usual_lineup(model, offer), LLAMACPP.name
         return lineup if (gguf in lineup) == (gguf in usual) else usual
 
-    preset.input(choose, preset, [fields["lineup"], about], **QUIET)
     model, lineup = fields["model"], fields["lineup"]
+    preset.input(lambda title: PRESETS[titles.index(title)].lineup, preset, lineup, **QUIET)
+    known = {each.lineup: [each.title, each.about] for each in PRESETS}
+    lineup.change(None, lineup, [preset, about], js=in_browser("preset", known), **QUIET)
     model.input(fit, [model, lineup], lineup, **QUIET)
     outputs = [fields["precision"], fields["device"]]
     fields["engine"].input(places, fields["engine"], outputs, **QUIET)
     return sidebar, fields
+
+
+def _list_of_settings(offer: Offer) -> str:
+    """What may stand in a line of the line-up, in Markdown."""
+    lines = ["`kv@openvino/int8/CPU:model=NAME` names where a column runs, each part if wanted:\n"]
+    lines += [f"- `@{engine.name}/` {engine.places}" for engine in offer.engines]
+    first: dict[str, str] = {}  # strategy with that text
+    for strategy, setting, text in settings_table():
+        what = text if first.setdefault(text, strategy) == strategy else f"as for {first[text]}"
+        lines.append(f"- `{setting}` {what}" if setting else f"\n**{strategy}**: {text}\n")
+    return "\n".join(lines)
 
 
 async def checked(checks: Line, guest: str, source: GrammarSource, sample: str) -> Fit:

@@ -2,6 +2,7 @@
 refused stands in test_refusals.py.
 """
 
+import re
 from pathlib import Path
 from urllib.parse import parse_qsl
 
@@ -19,9 +20,12 @@ from backend.form import (
     settings_table,
     usual_lineup,
 )
+from backend.grammar.sources import shipped
 from backend.limits import PRIVATE, PUBLIC, VARIABLE, Limits, limits_of
 from backend.offer import offer_of, titled
+from backend.strategies.column import settings_of
 from backend.strategies.registry import GGUF_COLUMNS, strategies
+from backend.strategies.settings import WholeNumber
 
 HERE, THERE = (offer_of(("openvino", "torch"), limits=limits) for limits in (PRIVATE, PUBLIC))
 
@@ -75,8 +79,16 @@ def test_a_link_is_short_and_what_it_says_beside_is_ignored() -> None:
     assert form_from({"__theme": "dark", "tab": "history", "seed": "3"}) == Form(seed=3)
 
 
-def test_the_table_of_settings_names_every_strategy() -> None:
-    assert {name for name, _, _ in settings_table()} == set(strategies())
+def test_the_table_of_settings_names_every_strategy_and_value() -> None:
+    table = settings_table()
+    assert {name for name, _, _ in table} == set(strategies())
+    texts = {(name, setting.partition("=")[0]): text for name, setting, text in table}
+    for name, strategy in strategies().items():
+        for setting in settings_of(strategy).values():
+            values = getattr(setting, "options", ())
+            values = (*shipped(), "own", "none") if setting.name == "grammar" else values
+            values = (setting.low, setting.high) if isinstance(setting, WholeNumber) else values
+            assert set(map(str, values)) <= set(re.findall(r"[\w-]+", texts[name, setting.name]))
 
 
 def test_options_win_over_the_environment_and_that_over_the_usual(

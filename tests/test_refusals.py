@@ -75,6 +75,14 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
         form(lineup="speculative:k=1000"),
         "Line 1 of the line-up: Speculative: k is 1000; it must lie between 1 and 16.",
     ),
+    (
+        form(lineup="kv@openvino/int3"),
+        (
+            "Line 1 of the line-up: 'int3' in column 'kv@openvino/int3' is unknown there: write "
+            "engine/precision/device, of openvino: fp32, int8, int4, int4-exact or int8-exact on "
+            "CPU, GPU, NPU or AUTO."
+        ),
+    ),
     (form(model="/etc"), "There is no model '/etc' here: choose built-in."),
     (form(model="owner/model"), "There is no model 'owner/model' here: choose built-in."),
     (

@@ -10,7 +10,7 @@ from statistics import mean, median
 
 from backend.bench.plan import Plan
 from backend.bench.rows import Figures, Row
-from backend.results.figures import DASH, MEAN, MILLISECONDS, RATIO, SHARE, counted, factor, listed
+from backend.results.figures import DASH, MEAN, SHARE, counted, factor, listed, milliseconds
 from backend.results.intervals import median_ratio
 from backend.results.result import NOISY
 from backend.results.sentences import noise
@@ -75,13 +75,13 @@ HEADINGS = (
 def cells(result: ColumnResult) -> list[str]:
     """The result as it is written below HEADINGS."""
     speedup, *others = (
-        DASH if value is None else unit.cell(value)
-        for unit, value in (
-            (RATIO, result.speedup),
+        DASH if value is None else write(value)
+        for write, value in (
+            (factor, result.speedup),
             (MEAN, result.tokens_per_pass),
             (SHARE, result.acceptance),
-            (MILLISECONDS, result.tpot),
-            (MILLISECONDS, result.ttft),
+            (milliseconds, result.tpot),
+            (milliseconds, result.ttft),
         )
     )
     equal = f"{result.equal} of {result.prompts}"

@@ -37,7 +37,7 @@ from backend.engines.registry import engines
 from backend.errors import DerbyError
 from backend.models.files import BUILT_IN
 from backend.racing.models import LoadedModels
-from backend.results.figures import DASH, RATIO, factor
+from backend.results.figures import DASH, factor
 from backend.results.intervals import LEAST
 from backend.results.result import NOISY
 from backend.results.sentences import noise
@@ -160,7 +160,7 @@ def tune(
     for result in tuning.results:
         name, speedup, interval, _, tokens, accepted, *_, same = cells(result)
         ratio = tuning.predicted.get(name)
-        predicted = DASH if ratio is None else RATIO.cell(ratio)
+        predicted = DASH if ratio is None else factor(ratio)
         lines.append((name, predicted, speedup, interval, tokens, accepted, same))
     heads = ("column", "predicted", "speed-up", "95% interval", "tokens/pass", "accepted")
     print_table(f"tune: {plan}", (*heads, "same text"), lines)

@@ -239,7 +239,7 @@ def summary(board: Scoreboard) -> Table:
     known = [f for f in FIGURES if any(f.value(row) is not None for row in result.rows)]
     figures = [figure for figure in known if figure.name in SUMMARY]
     for figure in figures:
-        heading = figure.heading.replace(", ", " ").replace(" ", "\n")
+        heading = figure.title.replace(", ", " ").replace(" ", "\n")
         table.add_column(heading, justify="right", no_wrap=True, min_width=4)
     for row in result.rows:
         cells = [figure.cell(row) for figure in figures]

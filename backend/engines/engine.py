@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from backend.engines.session import Session
-from backend.errors import DerbyError
+from backend.errors import DerbyError, either
 from backend.models.prepared import Say
 from backend.text import Tokenizer
 from backend.types import Guesses, Layers, ModelSpec, chain_parents
@@ -40,6 +40,11 @@ class EngineDeclaration:
         named = NAME.fullmatch(self.name) and self.title and self.precisions
         if not (named and all(self.precisions) and (self.models or not self.demo)):
             raise ValueError(f"invalid engine {self.name!r:.60}")
+
+    @property
+    def places(self) -> str:
+        """What may stand behind its name in a column, in words."""
+        return f"{either(self.precisions)} on {self.device_help}"
 
 
 def no_trained_draft(model: object) -> DerbyError:

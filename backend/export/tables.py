@@ -43,7 +43,7 @@ def markdown(record: RaceRecord) -> str:
     """
     scoreboard = board(record)
     result = result_of(scoreboard)
-    headings = ["Column", *(figure.heading for figure in FIGURES), "text"]
+    headings = ["Column", *(figure.title for figure in FIGURES), "text"]
     lines = [
         [row.name, *(figure.cell(row) for figure in FIGURES), mark(scoreboard, row) or DASH]
         for row in result.rows

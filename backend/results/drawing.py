@@ -102,10 +102,13 @@ def _detail(moment: Moment) -> Drawing | None:
     step, proposed = moment.step, moment.proposed or Proposed(0, [], [], [], [], "")
     if step is None:
         return None
+    ms = {part: round(seconds * 1e3, 2) for part, seconds in step.seconds.items()}
     return {
         "pass": moment.number,
         "rows": step.rows,
-        "ms": round(step.seconds["total"] * 1e3, 2),
+        "ms": ms["total"],
+        "draft": ms.get("draft", 0.0),
+        "mask": ms.get("mask", 0.0),
         "tokens": proposed.committed[:MOST],
         "guesses": _guesses(proposed)[:MOST],
         "chosen": proposed.chosen,
@@ -143,7 +146,7 @@ def _why(board: Scoreboard, result: Result) -> Drawing:
     ]
     return {
         "figures": {
-            "headers": ["column", *(figure.heading for figure in figures)],
+            "headers": ["column", *(figure.title for figure in figures)],
             "rows": [[row.name, *(figure.cell(row) for figure in figures)] for row in result.rows],
         },
         "curve": _curve(board, result),

@@ -1,6 +1,7 @@
-"""The one table of figures: what each is called, computed from and written as.
+"""The one table of a race's figures: what each is called, computed from and written as.
 
-Tables, files, the command line, the bench and the page read it; nothing else lists figures.
+Tables, files, the command line, the bench and the page read it; nothing else lists figures. Those
+of a single pass stand in the board's step.
 """
 
 from collections.abc import Callable, Sequence
@@ -75,54 +76,26 @@ def milliseconds(value: float) -> str:
     return f"{value:.3g}" if value < 100 else f"{value:,.0f}"
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """A unit; `cell` writes a value below a heading that names it."""
-
-    name: str
-    cell: Callable[[float], str]
-
-
-MILLISECONDS = Unit("ms", milliseconds)
-RATE, CHARACTERS, OTHER = (Unit(name, rate) for name in ("tokens/s", "characters/s", "/s"))
-RATIO = Unit(TIMES, factor)
-MEAN = Unit("tokens", "{:.2f}".format)
-SHARE = Unit("%", "{:.0%}".format)
-TOKENS = Unit("tokens", "{:,.0f}".format)
+MEAN, SHARE, COUNT = "{:.2f}".format, "{:.0%}".format, "{:,.0f}".format
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure of a column: `value` makes it, in `unit`, of the column's row of the result; None
-    while it is unknown. docs/figures.md says what each is.
+    """One figure of a column: `value` makes it of the column's row of the result, None while it is
+    unknown, and `write` a text of it, below `title`. docs/figures.md says what each is.
     """
 
     name: str
     title: str
-    unit: Unit
+    write: Callable[[float], str]
     value: Callable[[Row], float | None]
 
-    @property
-    def heading(self) -> str:
-        """The title, with the unit that `cell` leaves out."""
-        return f"{self.title}, {self.unit.name}" if self.unit is MILLISECONDS else self.title
-
     def cell(self, row: Row) -> str:
-        """The value below `heading`; a speed-up with its interval."""
+        """The value below the title; a speed-up with its interval."""
         value = self.value(row)
         if value is None:
             return NONE
-        return self.unit.cell(value) + (span(row.speedup) if self.name == "speedup" else "")
-
-
-def _drafting(row: Row) -> float | None:
-    return row.until.parts.get("draft", 0.0) / (row.until.seconds or 1) or None
-
-
-def _mask_wait(row: Row) -> float | None:
-    score = row.until
-    masked = row.score.masked and score.steps
-    return score.parts.get("mask", 0.0) / score.steps * 1e3 if masked else None
+        return self.write(value) + (span(row.speedup) if self.name == "speedup" else "")
 
 
 def _per_token(row: Row) -> float | None:
@@ -145,28 +118,26 @@ def _gap(row: Row, percent: int) -> float | None:
 
 
 FIGURES = (
-    Figure("speedup", "speed-up", RATIO, lambda row: row.speedup.value or None),
-    Figure("whole_time", "whole time", RATIO, lambda row: row.whole_time or None),
-    Figure("ttft", "TTFT", MILLISECONDS, lambda r: r.score.ttft * 1e3 if r.score.steps else None),
-    Figure("tpot", "TPOT", MILLISECONDS, _per_token),
-    Figure("itl_median", "ITL median", MILLISECONDS, lambda row: _gap(row, 50)),
-    Figure("itl_p95", "ITL p95", MILLISECONDS, lambda row: _gap(row, 95)),
-    Figure("itl_p99", "ITL p99", MILLISECONDS, lambda row: _gap(row, 99)),
-    Figure("rate", "tokens/s", RATE, _rate("token")),
-    Figure("characters", "characters/s", CHARACTERS, _rate("character")),
-    Figure("baseline_rate", "baseline by then", OTHER, lambda row: row.baseline_rate or None),
+    Figure("speedup", "speed-up (95% interval)", factor, lambda row: row.speedup.value or None),
+    Figure("whole_time", "whole time", factor, lambda row: row.whole_time or None),
+    Figure(
+        "ttft", "TTFT, ms", milliseconds, lambda r: r.score.ttft * 1e3 if r.score.steps else None
+    ),
+    Figure("tpot", "TPOT, ms", milliseconds, _per_token),
+    Figure("itl_median", "ITL median, ms", milliseconds, lambda row: _gap(row, 50)),
+    Figure("itl_p95", "ITL p95, ms", milliseconds, lambda row: _gap(row, 95)),
+    Figure("itl_p99", "ITL p99, ms", milliseconds, lambda row: _gap(row, 99)),
+    Figure("rate", "tokens/s", rate, _rate("token")),
+    Figure("characters", "characters/s", rate, _rate("character")),
     Figure("tokens_per_pass", "tokens per pass", MEAN, lambda row: row.tokens_per_pass or None),
-    Figure("pass_cost", "time per pass", RATIO, lambda row: row.pass_cost or None),
+    Figure("pass_cost", "time per pass", factor, lambda row: row.pass_cost or None),
     Figure(
         "accepted", "accepted", SHARE, lambda r: r.until.acceptance if r.until.drafted else None
     ),
-    Figure("drafted", "guessed", TOKENS, lambda row: row.until.drafted or None),
-    Figure("drafting", "drafting", SHARE, _drafting),
-    Figure("forced", "forced", TOKENS, lambda r: float(r.until.forced) if r.score.masked else None),
-    Figure("mask_wait", "mask wait", MILLISECONDS, _mask_wait),
-    Figure("reused", "reused", TOKENS, lambda row: row.score.reused or None),
-    Figure("rows", "rows", TOKENS, lambda row: row.until.rows or None),
-    Figure("tokens", "tokens in all", TOKENS, lambda row: row.score.length or None),
+    Figure("drafted", "guessed", COUNT, lambda row: row.until.drafted or None),
+    Figure("forced", "forced", COUNT, lambda r: float(r.until.forced) if r.score.masked else None),
+    Figure("reused", "reused", COUNT, lambda row: row.score.reused or None),
+    Figure("tokens", "tokens in all", COUNT, lambda row: row.score.length or None),
 )
 
 

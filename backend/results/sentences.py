@@ -88,7 +88,7 @@ def _texts(result: Result) -> str:
             classes.setdefault(row.comparison.like, []).append(row.name)
     if len(classes) == 1 and result.texts:
         cut = any(row.text == "so far" for row in result.rows)
-        return f"All texts are identical{', as far as they go' if cut else ''}."
+        return f"All texts are identical{', as far as each was written' if cut else ''}."
     groups = "; ".join(listed(names) for names in classes.values())
     return f"{len(classes)} different texts: {groups}." if len(classes) > 1 else ""
 
@@ -183,7 +183,7 @@ def _cause(board: Scoreboard, row: Row) -> str:
     score, decision = row.score, row.score.decision
     if row.baseline:
         return ""
-    alone = [_alone(board, row)] if board.columns[row.column].strategy.alone else []
+    alone = [_alone(row)] if board.columns[row.column].strategy.alone else []
     if score.at_once:
         return "; ".join(["its whole text came at its end", *alone])
     if row.verdict == "same work":
@@ -209,14 +209,12 @@ def _cause(board: Scoreboard, row: Row) -> str:
     return "; ".join([*parts, *decision.declined, *alone])
 
 
-def _alone(board: Scoreboard, row: Row) -> str:
+def _alone(row: Row) -> str:
     """How a column that does not take turns was timed."""
     score, runs = row.score, counted(1 + len(row.score.repeats), "run")
-    clock = _CLOCKS.get(score.clock, "")
-    if row.speedup.known:
-        return ", ".join(filter(None, (clock, f"{runs} of its own")))
-    cause = clock or "one run of its own" * (not score.repeats)
-    return f"{cause}, so its speed-up has no interval" if cause else f"{runs} of its own"
+    timed = f"{_CLOCKS.get(score.clock, 'timed')} in {runs} while the others waited"
+    unsure = not row.speedup.known and (score.clock in _CLOCKS or not score.repeats)
+    return f"{timed}, so its speed-up has no interval" if unsure else timed
 
 
 def reasons(board: Scoreboard, result: Result) -> list[str]:
@@ -232,5 +230,5 @@ def state(row: Row) -> str:
     if row.state == "prefill":
         return f"reading {score.prefilled} of {counted(score.prompt_tokens, 'token')}"
     if row.state in ENDED:
-        return score.reason or row.state
+        return "cut at finish" if score.reason == "photo finish" else score.reason or row.state
     return "writing" if row.state == "decoding" else "waiting"

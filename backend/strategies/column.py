@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from backend.decoding.sampling import COLDEST
-from backend.engines.registry import all_precisions, engine_named, engines
+from backend.engines.registry import all_precisions, engine_named, engines, of_each
 from backend.errors import DerbyError, either, unknown
 from backend.grammar.sources import GrammarSource, shipped
 from backend.models.files import short_title
@@ -141,7 +141,8 @@ class Column:
     def on(self, model: OwnModel) -> "Column":
         """This column on that model. Raises DerbyError for a column that runs elsewhere."""
         if not self.strategy.loads and model != RACE_MODEL:
-            raise _misplaced(model.place or model.name, self.title)
+            place = model.place or model.name
+            raise DerbyError(f"{self.title} runs elsewhere: remove {place!r:.60}.")
         if model.name:
             read_as(Name, model.name, f"{self.title}: model")
         return replace(self, model=model)
@@ -323,14 +324,12 @@ def _place(text: str, column: str, strategy: Strategy) -> OwnModel:
             engine = part
         elif part in precisions and not (precision or device):
             precision = part
-        elif not (device or part in known) and part.replace(".", "").isalnum():
+        elif not (device or part in known) and part.isupper() and part.replace(".", "").isalnum():
             device = part  # of some machine, such as CPU or GPU.1
         else:
-            raise _misplaced(part, column)
+            there = f"{on.name}: {on.places}." if on else of_each(lambda engine: engine.places)
+            raise DerbyError(
+                f"{part!r:.60} in column {column!r:.80} is unknown there: write "
+                f"engine/precision/device, of {there}"
+            )
     return OwnModel("", engine, precision, device)
-
-
-def _misplaced(part: str, column: str) -> DerbyError:
-    return DerbyError(
-        f"{part!r:.60} in column {column!r:.80} is not an engine, precision or device: remove it."
-    )

@@ -124,7 +124,7 @@ LLAMACPP = Strategy(
         Choice(
             "spec",
             "Drafting",
-            "How the server drafts (--spec-type).",
+            "How the server drafts, its --spec-type.",
             NO_DRAFT,
             (NO_DRAFT, "ngram-simple", "ngram-mod", *TRAINED_KINDS),
         ),

@@ -153,7 +153,7 @@ SPECULATIVE = Strategy(
         ModelChoice(
             "draft",
             "Draft",
-            "hybrid (lookup plus trained), trained, a copy of the model, or a draft's name.",
+            "What guesses; hybrid is prompt lookup plus trained, int4 and int8 are copies.",
             HYBRID,
             (HYBRID, TRAINED, "int4", "int8"),
         ),
@@ -214,10 +214,10 @@ LOOKAHEAD = Strategy(
     gist="Checks guessed n-grams",
     settings=(
         AUTO,
-        WholeNumber("window", "Window", "Tokens guessed ahead (W).", 5, 2, 32, fixes=NAMED_SIZE),
-        WholeNumber("level", "Level", "Length of an n-gram (N).", 3, 2, 8, fixes=NAMED_SIZE),
+        WholeNumber("window", "Window", "Tokens guessed ahead, W.", 5, 2, 32, fixes=NAMED_SIZE),
+        WholeNumber("level", "Level", "Length of an n-gram, N.", 3, 2, 8, fixes=NAMED_SIZE),
         WholeNumber(
-            "guesses", "Guesses", "n-grams checked per pass (G).", 5, 1, 32, fixes=NAMED_SIZE
+            "guesses", "Guesses", "n-grams checked per pass, G.", 5, 1, 32, fixes=NAMED_SIZE
         ),
         Flag("seeded", "Seeded", "Also use the n-grams of the text so far.", default=True),
     ),

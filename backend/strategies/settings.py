@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Len
 from pydantic import AfterValidator
 
-from backend.errors import check_range, unknown
+from backend.errors import check_range, either, unknown
 from backend.grammar.sources import GrammarSource, shipped
 from backend.untrusted import read_as
 
@@ -137,6 +137,21 @@ class GrammarChoice(Setting):
         if value is None:
             return NO_GRAMMAR
         return value.name if shipped().get(value.name) == value else OWN
+
+
+def values_of(setting: Setting) -> str:
+    """What a setting may be, in words; "" where its help says it."""
+    match setting:
+        case WholeNumber(low=low, high=high):
+            return f"{low} to {high}"
+        case Choice(options=options) | CodeChoice(options=options):
+            return either(options)
+        case ModelChoice(options=options):
+            return either([*options, "a model"])
+        case GrammarChoice():
+            return either([NO_GRAMMAR, OWN, *shipped()])
+        case _:
+            return ""
 
 
 #: What prompt lookup looks up, whoever does it.

@@ -7,6 +7,7 @@ import copy
 import json
 import re
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +195,96 @@ def test_a_step_opens_by_click_and_by_keys(page: Page) -> None:
     panel.get_by_role("button", name="Next step").press("Enter")
     expect(panel.locator("strong")).to_have_text(f"Speculative, pass {step[3]['pass'] + 2}")
     expect(panel.get_by_role("button", name="Next step")).to_be_focused()
+
+
+def test_arrows_stop_at_steps_alone(page: Page, draw: Draw) -> None:
+    """In front of and between a program's steps stands text that it gives."""
+    given, (first, second, *_) = [0, 0, [["fixed", "Given: "]], None], steps_of(ENDED["columns"][2])
+    steps = "".join(json.dumps(s) + "\n" for s in (given, first, given, given, second, given))
+    draw(ENDED | {"race": 12, "columns": [ENDED["columns"][2] | {"steps": steps}]})
+    panel, flow = page.locator(".step"), page.locator(".flow")
+    title, following = panel.locator("strong"), panel.get_by_role("button", name="Next step")
+    flow.press("Enter")
+    expect(title).to_have_text(f"Speculative, pass {first[3]['pass']}")
+    following.press("Enter")
+    expect(title).to_have_text(f"Speculative, pass {second[3]['pass']}")
+    expect(following).to_be_disabled()
+    page.keyboard.press("Escape")
+    for key, step in (("ArrowLeft", first), ("ArrowLeft", first), ("ArrowRight", second)):
+        page.keyboard.press(key)
+        expect(flow.locator(".chosen")).to_have_text(text([step]))
+
+
+def test_origins_and_intervals_are_in_the_accessibility_tree(page: Page) -> None:
+    """Tokens of one origin that a step committed are one node."""
+    tree = page.context.new_cdp_session(page).send("Accessibility.getFullAXTree")["nodes"]
+
+    def words(role: str, what: str) -> list[str]:
+        nodes = [node for node in tree if node.get("role", {}).get("value") == role]
+        return [node[what]["value"] for node in nodes if node.get(what, {}).get("value")]
+
+    steps = [step for column in ENDED["columns"] for step in steps_of(column)]
+    for origin, name in (("drafted", "guessed right"), ("forced", "forced by the grammar")):
+        runs = sum(
+            now == origin != before
+            for *_, spans, _ in steps
+            for before, (now, _) in zip(["", *(each for each, _ in spans)], spans, strict=False)
+        )
+        assert words("mark", "description").count(name) == runs > 0
+    intervals = [column["interval"] for column in ENDED["columns"] if column["interval"]]
+    names = [name for name in words("image", "name") if name.startswith("95% interval")]
+    assert len(names) == len(intervals)
+
+
+def test_the_legend_is_the_race_s_and_the_way_is_full_when_all_is_over(
+    page: Page, draw: Draw
+) -> None:
+    legend, done = page.locator(".legend span"), page.locator(".done")
+    afterwards, interval = "written after the finish: compared, not timed", "95% interval"
+    guessed, forced, hint = (
+        "guessed right",
+        "forced by the grammar",
+        "Click a word to see its step.",
+    )
+    expect(legend).to_have_text([guessed, forced, afterwards, interval, hint])
+    assert done.evaluate("done => done.style.width") == "100%"
+    plain = at(1.0, 13)
+    draw(plain | {"columns": plain["columns"][1:2]})
+    expect(legend).to_have_text([hint])
+    written = len(steps_of(plain["columns"][1]))
+    expect(page.locator(".goal")).to_have_text(f"{written} of 96 tokens")
+    share = done.evaluate("done => parseFloat(done.style.width)")
+    assert share == pytest.approx(100 * written / 96, abs=0.1)
+    draw(at(ENDED["moment"], 14))
+    expect(legend).to_have_text([guessed, forced, hint])
+
+
+@pytest.mark.parametrize("width", [390, 1366])
+def test_labels_of_the_axis_stand_apart_and_within_it(page: Page, draw: Draw, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 800})
+    for race, most in enumerate((1.2, 1.9, 3.4, 9, 45, 99), start=20):
+        for name in ("KV reuse", "openvino-genai (int8-exact, lookup=4)"):
+            columns = [column.copy() for column in ENDED["columns"]]
+            columns[1]["name"], columns[2]["speedup"] = name, most
+            draw(ENDED | {"race": f"{race} {name}", "columns": columns, "status": f"{most} {name}"})
+            axis, *boxes = page.evaluate(
+                "() => [...document.querySelectorAll('.axis, .axis span')]"
+                ".filter((node) => node.checkVisibility({visibilityProperty: true}))"
+                ".map((node) => node.getBoundingClientRect()).map(({left, right}) => [left, right])"
+            )
+            assert len(boxes) >= 2
+            assert all(axis[0] - 1 <= left < right <= axis[1] + 1 for left, right in boxes)
+            assert all(one[1] < other[0] for one, other in pairwise(sorted(boxes)))
+
+
+def test_a_race_that_begins_is_brought_into_sight_once(page: Page, draw: Draw) -> None:
+    page.set_viewport_size({"width": 390, "height": 600})
+    draw(at(0.5, 15) | {"status": "It runs."})  # by a button below the board
+    expect(page.locator(".status")).to_be_in_viewport(ratio=1)
+    page.evaluate("scrollTo(0, document.body.scrollHeight)")
+    then = page.evaluate("scrollY")
+    draw(at(1.0, 15) | {"status": "It runs on."})
+    assert page.evaluate("scrollY") == then > 0
 
 
 def test_a_noisy_race_has_no_verdict(page: Page, draw: Draw) -> None:

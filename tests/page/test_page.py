@@ -17,7 +17,7 @@ from axe_playwright_python.sync_playwright import Axe
 from browser import Visitor
 from playwright.sync_api import Page, expect
 
-from backend.form import EXAMPLES, Form
+from backend.form import EXAMPLES, PRESETS, Form
 
 pytestmark = pytest.mark.browser
 
@@ -252,6 +252,56 @@ def test_an_own_grammar_becomes_a_column_and_a_hostile_one_a_sentence(enter: Ent
     expect(visitor.board).to_contain_text("too big")
     visitor.wait("ended")
     assert [bool(text) for text in visitor.texts] == [True, False]
+
+
+def test_the_plot_names_the_columns_of_the_race_on_the_board(enter: Enter) -> None:
+    """Each by its colour, which is the line's."""
+    visitor = enter(lineup="kv\nlookup", max_new_tokens=40)
+    page = visitor.page
+    page.get_by_role("button", name="Why?").click()
+    names, lines = page.locator("#series span"), page.locator("#curve .plot_marks path")
+    raced = ["measured passes", "KV reuse", "Speculative", "Lookahead", "Grammar"]
+    for expected in (raced, ["KV reuse", "Prompt lookup"]):
+        expect(names).to_have_text(expected)
+        colours = [each.evaluate("s => s.style.getPropertyValue('--of')") for each in names.all()]
+        expect(lines).to_have_count(len(expected))
+        assert [line.get_attribute("stroke") for line in lines.all()] == colours
+        visitor.run()
+        visitor.wait("ended")
+
+
+def test_a_preset_is_named_while_the_line_up_is_its_own(enter: Enter) -> None:
+    visitor = enter()
+    visitor.settings()
+    preset, about = visitor.page.get_by_label("Line-ups to begin with"), PRESETS[6].about
+    lineup = visitor.page.locator("#settings textarea").first
+    preset.click()
+    visitor.page.get_by_role("option", name=PRESETS[6].title).click()
+    expect(lineup).to_have_value(PRESETS[6].lineup)
+    expect(visitor.page.locator("#settings")).to_contain_text(about)
+    lineup.fill(f"{PRESETS[6].lineup}\nlookup")
+    expect(visitor.page.locator("#settings")).not_to_contain_text(about)
+    expect(preset).to_have_value("")
+    lineup.fill(PRESETS[6].lineup)
+    expect(preset).to_have_value(PRESETS[6].title)
+
+
+def test_what_is_out_of_sight_takes_no_focus(enter: Enter) -> None:
+    """The closed settings have focus stops only while they are open."""
+    visitor = enter()
+    inside = "() => !!document.activeElement.closest('#settings .sidebar-content')"
+
+    def stops() -> list[bool]:
+        visitor.page.locator("body").click(position={"x": 1, "y": 1})
+        taken = list[bool]()
+        for _ in range(24):
+            visitor.page.keyboard.press("Tab")
+            taken.append(visitor.page.evaluate(inside))
+        return taken
+
+    assert not any(stops())
+    visitor.settings()
+    assert any(stops())
 
 
 def test_what_cannot_run_is_an_error_and_no_markup(enter: Enter) -> None:

@@ -153,7 +153,7 @@ def which_texts_are_the_same(board: Scoreboard, result: Result, sentence: str) -
         return
     changed = [row.name for row in written if row.text == "changed"]
     cut = any(row.text == "so far" for row in written)
-    alike = f"All texts are identical{', as far as they go' if cut else ''}."
+    alike = f"All texts are identical{', as far as each was written' if cut else ''}."
     if changed:
         assert f"The text changed in {listed(changed)}." in sentence
     elif len(classes) > 1:

@@ -67,10 +67,13 @@ TREE = Proposed(
 
 
 def test_a_step_says_what_became_of_each_guess() -> None:
-    events: list[Event] = [started(0), step(0, [0], 1.0), step(0, [1, 2, 3], 0.1, 2, rows=7)]
+    seconds = {"total": 0.1, "draft": 0.02, "mask": 0.003, "forward": 0.07, "rest": 0.007}
+    wide = step(0, [1, 2, 3], 0.1, 2, rows=7, seconds=seconds)
+    events: list[Event] = [started(0), step(0, [0], 1.0), wide]
     board = board_of("lookup", *events, TREE, Finished(0, "token limit", []))
     detail = drawn_steps(drawing(board, REQUEST), 0)[-1][3]
-    assert (detail["pass"], detail["rows"], detail["ms"]) == (2, 7, 100)
+    assert (detail["pass"], detail["rows"]) == (2, 7)
+    assert (detail["ms"], detail["draft"], detail["mask"]) == (100, 20, 3)
     assert detail["guesses"] == [
         ["a", "grammar", "accepted", 1],
         ["b", "prompt lookup", "rejected", 2],

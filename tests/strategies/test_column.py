@@ -216,7 +216,8 @@ MISTAKES = """nope KV kv:window=5 server@openvino:at=http://127.0.0.1:1 stateles
     kv:cache=mine lookahead:window lookahead:window= lookahead:=5 lookahead:window=5:level=3
     lookahead:window=99 lookahead:auto=best kv:model= kv@ kv@int8/ kv@openvino/torch
     kv@int8/openvino kv@int8/int4 kv@torch/int8 kv@CPU/int8 kv@CPU/GPU kv@../x kv@int8@CPU
-    kv@torch/cuda:1 kv:model=/a,b grammar:grammar=own"""
+    kv@torch/cuda:1 kv@openvino/int3 kv@int3 openvino_genai@int3
+    kv@cpu kv:model=/a,b grammar:grammar=own"""
 
 
 @pytest.mark.parametrize("text", [*MISTAKES.split(), "", "kv:model=" + "x" * 201])
