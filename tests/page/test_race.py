@@ -4,6 +4,8 @@ wait end a long one, and what a browser keeps of it opens the same race.
 
 import asyncio
 import gzip
+import json
+import threading
 from base64 import b64encode
 from collections.abc import Callable
 from contextlib import ExitStack, aclosing
@@ -14,15 +16,18 @@ from typing import Any
 import pytest
 
 from backend.errors import DerbyError
-from backend.form import read_race
+from backend.form import Form, read_race
+from backend.grammar.sources import GrammarSource
 from backend.limits import Limits
 from backend.offer import Offer, offer_of
 from backend.racing.hosts import InlineHost
 from backend.racing.line import Line
 from backend.records.file import as_bytes, from_bytes
-from page import race
+from page import race, settings
 from page.api import report_of
+from page.bench import plan_of
 from page.race import Run, drawn, packed, unpacked
+from page.settings import checked
 
 HERE = offer_of(("fake",), ())
 SHORT = replace(HERE, limits=Limits(seconds=1))
@@ -127,3 +132,36 @@ def test_a_call_waits_in_the_same_line_and_says_that_it_was_ended() -> None:
     assert [report["columns"][0]["state"] for report in reports] == ["stopped"] * 2 + [
         "token limit"
     ]
+
+
+def test_grammars_are_checked_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each check may take a gigabyte."""
+    together, most = 0, 0
+
+    def check(*_: Any) -> None:
+        nonlocal together, most
+        together += 1
+        most = max(most, together)
+        sleeping.wait(0.01)
+        together -= 1
+
+    async def eight() -> list[Any]:
+        checks, source = Line(4, "check"), GrammarSource("regex", "a", "own")
+        asked = (checked(checks, guest, source, "") for guest in "aaaabbbb")
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    sleeping = threading.Event()
+    monkeypatch.setattr(settings, "check", check)
+    answers = asyncio.run(eight())
+    assert most == 1
+    refused = [str(answer) for answer in answers if isinstance(answer, DerbyError)]
+    assert len(refused) == 3, "the first has its turn, two wait of each, and four places are all"
+
+
+def test_every_prompt_of_a_benchmark_is_within_the_limits() -> None:
+    short = replace(HERE, limits=Limits(prompt_characters=100))
+    form = Form(lineup="kv").model_dump()
+    assert len(plan_of("One\nTwo", form, short).jobs) == 2
+    for text in (f"One\n{'a' * 101}", json.dumps({"turns": ["One", "a" * 101]})):
+        with pytest.raises(DerbyError, match="101 characters"):
+            plan_of(text, form, short)
