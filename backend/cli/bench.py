@@ -31,7 +31,7 @@ from backend.bench.tune import tune as tuned
 from backend.bench.verify import PENALIZED, TARGETS, cases
 from backend.bench.verify import verify as verified
 from backend.cli import options
-from backend.cli.console import out, say
+from backend.cli.console import out, say, visible
 from backend.costs import PassCosts
 from backend.engines.registry import engines
 from backend.errors import DerbyError
@@ -112,7 +112,7 @@ def bench(
     else:
         print_table(f"bench: {plan}", HEADINGS, map(cells, over_all))
         if len(summary) > len(over_all):
-            print(by_category(summary))
+            print(visible(by_category(summary)))
     say(conclusion(plan, over_all, file.rows))
     if failed := "\n".join(failures(plan, file.rows)):
         if column or not over_all:
@@ -122,11 +122,11 @@ def bench(
 
 def print_table(title: str, headings: Sequence[str], lines: Iterable[Sequence[str]]) -> None:
     """Print lines of cells; the first column holds names, the others figures."""
-    table = Table(title=title)
+    table = Table(title=visible(title))
     for number, heading in enumerate(headings):
         table.add_column(heading, justify="right" if number else "left", overflow="fold")
     for line in lines:
-        table.add_row(*line)
+        table.add_row(*map(visible, line))
     out.print(table)
 
 
@@ -181,7 +181,7 @@ def conclude(tuning: Tuning, plan: Plan) -> None:
         say(f"With fewer than {LEAST} prompts no setting can be shown to be faster: raise --limit.")
     else:
         say(f"No setting is shown to be faster than {baseline}.")
-    out.print(f"Use: -c {best.column if best else tuning.baseline}", highlight=False)
+    out.print(f"Use: -c {best.column if best else tuning.baseline}")
 
 
 def print_costs(costs: PassCosts) -> None:
@@ -233,12 +233,11 @@ def verify(
         equality = f"{len(result.differences)} columns equal" if result.equal else "NOT EQUAL"
         out.print(
             f"{number}/{len(chosen)} {case.target.engine} {case.target.precision} "
-            f"{case.prompt.category} "
-            f"{case.sampling} seed={case.sampling.seed}: {equality}, {result.tokens} tokens",
-            highlight=False,
+            f"{case.prompt.category} {case.sampling} seed={case.sampling.seed}: {equality}, "
+            f"{result.tokens} tokens"
         )
         for name, sentence in result.differences.items():
             if sentence:
-                out.print(f"    {name}: {sentence}", highlight=False)
+                out.print(f"    {name}: {sentence}")
     out.print(f"{len(chosen) - unequal} of {len(chosen)} cases: all columns equal")
     raise typer.Exit(1 if unequal else 0)

@@ -195,7 +195,7 @@ def replay(
         print(text if form in ("json", "svg") else visible(text), end="")
         return
     conclude(board_of(record))
-    out.print(f"Recorded: {visible(record.place)}.", style="dim", highlight=False, markup=False)
+    out.print(f"Recorded: {visible(record.place)}.", style="dim")
 
 
 @contextmanager

@@ -31,7 +31,7 @@ from backend.export.tables import markdown
 from backend.records.file import as_bytes, load, save
 from backend.records.record import RaceRecord, board
 from backend.results.scoreboard import Scoreboard
-from backend.strategies.column import parse_column
+from backend.strategies.column import OwnModel, parse_column
 
 ROOT = Path(__file__).resolve().parents[2]
 FAKE = ("--engine", "fake", "--model", "fake-loop", "--max-new-tokens", "24")
@@ -170,6 +170,21 @@ def test_nothing_in_a_record_steers_the_terminal(tmp_path: Path, form: tuple[str
     assert result.exit_code == 0
     assert "]52;c" in result.stdout
     assert not re.search(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]", result.stdout)
+
+
+@pytest.mark.parametrize("name", ["[fp16]m", "[link=a.b]m", "m[red]", ":fire:"])
+def test_brackets_in_names_are_no_markup(name: str, tmp_path: Path) -> None:
+    file, columns = tmp_path / "race.json", ("-c", "kv", "-c", f"kv:model=./{name}")
+    race = run("race", "xx", *FAKE, *columns, "--record", str(file))
+    record, model = load(file), OwnModel(f"./models/{name}", "fake", f"[/x]{name}")
+    save(replace(record, columns=(record.columns[0], record.columns[1].on(model))), file)
+    replay, bench = run("replay", str(file)), run(*BENCH, *columns)
+    lines = (
+        (race, f" KV reuse ({name}) "),
+        (bench, f"\N{BOX DRAWINGS LIGHT VERTICAL} KV reuse ({name}) "),
+    )
+    for result, cell in (*lines, (replay, f" KV reuse ({name}, fake, [/x]{name}) ")):
+        assert any(line.startswith(cell) for line in result.stdout.splitlines())
 
 
 def test_a_benchmark_goes_on_from_its_results(tmp_path: Path) -> None:
