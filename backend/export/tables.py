@@ -38,8 +38,9 @@ def csv_of(rows: Iterable[Iterable[object]]) -> str:
 
 
 def _harmless(cell: object) -> object:
-    text = isinstance(cell, str) and not _NUMBER.fullmatch(cell)
-    return _FORMULA.sub("'", cell) if text else cell
+    if not isinstance(cell, str) or _NUMBER.fullmatch(cell):
+        return cell
+    return _FORMULA.sub("'", cell)
 
 
 def markdown(record: RaceRecord) -> str:
