@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -28,12 +29,13 @@ from backend.models.files import BUILT_IN
 from backend.racing.hosts import InlineHost
 from backend.racing.race import Race
 from backend.records.file import load, require_folder, save
+from backend.records.record import RaceRecord, recorded
 from backend.records.record import board as board_of
-from backend.records.record import recorded
-from backend.results.figures import FIGURES, SUMMARY
+from backend.results.figures import DASH, SUMMARY, factor, figure, rate
 from backend.results.result import result_of
 from backend.results.scoreboard import Scoreboard
-from backend.results.sentences import doubt, headline, outcome, state, why
+from backend.results.sentences import doubt, headline, noise, outcome, state, why
+from backend.results.texts import compare
 from backend.strategies.column import parse_column
 from backend.strategies.registry import usual_columns
 from backend.types import Request, Sampling
@@ -173,6 +175,9 @@ def _interrupt(board: Scoreboard) -> Iterator[threading.Event]:
 
 def replay(
     file: Annotated[Path, typer.Argument(help="A file from race --record, or saved by the page.")],
+    other: Annotated[
+        Path | None, typer.Argument(help="A second one, for a table of both side by side.")
+    ] = None,
     form: Annotated[
         str,
         typer.Option(
@@ -182,20 +187,57 @@ def replay(
     ] = "",
     as_json: options.AsJson = False,
 ) -> None:
-    """Print a recorded race: texts and figures, a table, or a picture."""
+    """Print a recorded race: texts and figures, a table, or a picture; or two in one table."""
     record = load(file)
-    if as_json:
+    if other is not None:
+        if form or as_json:
+            raise DerbyError("Two races are printed as a table alone: leave --as and --json out.")
+        contrast(record, load(other))
+    elif as_json:
         for event in record.events:
             print(json.dumps(to_json(event)))
-        return
-    if form:
-        if form not in FORMS:
-            raise DerbyError(f"There is no form {form!r:.40}; choose from {', '.join(FORMS)}.")
+    elif not form:
+        conclude(board_of(record))
+        out.print(f"Recorded: {visible(record.place)}.", style="dim")
+    elif form in FORMS:
         text = files_of(record)[FORMS[form]]
         print(text if form in ("json", "svg") else visible(text), end="")
-        return
-    conclude(board_of(record))
-    out.print(f"Recorded: {visible(record.place)}.", style="dim")
+    else:
+        raise DerbyError(f"There is no form {form!r:.40}; choose from {', '.join(FORMS)}.")
+
+
+def contrast(*pair: RaceRecord) -> None:
+    """Print two races side by side, columns of one name in a line, and in what the two differ.
+    Texts are compared where the same was asked.
+    """
+    boards = [board_of(record) for record in pair]
+    results = [result_of(board) for board in boards]
+    rows = [{row.name: row for row in result.rows} for result in results]
+    table = Table("column", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    paces = [f"{result.unit}s/s {side}" for side, result in zip("AB", results, strict=True)]
+    for heading in (*paces, "B / A", "speed-up A", "speed-up B"):
+        table.add_column(heading, justify="right")
+    table.add_column("text")
+    alike = replace(pair[0].request, top=0) == replace(pair[1].request, top=0)
+    for name in rows[0] | rows[1]:
+        a, b = (each.get(name) for each in rows)
+        ratio = text = DASH
+        if a and b and a.rate and b.rate:
+            ratio = factor(b.rate / a.rate) if a.unit == b.unit else DASH
+        if a and b and alike and a.score.steps and b.score.steps:
+            both = compare(a.score, b.score)
+            same = "same text" if both.whole else "same so far"
+            text = f"differs at {both.unit} {both.agreed + 1}" if both.parted else same
+        speeds = [rate(row.rate) if row and row.rate else DASH for row in (a, b)]
+        speedups = [figure("speedup").cell(row) if row else DASH for row in (a, b)]
+        table.add_row(visible(name), *speeds, ratio, *speedups, text)
+    out.print(table)
+    facts = [dict(each.versions) | asdict(each.target) | asdict(each.request) for each in pair]
+    for number, (side, record) in enumerate(zip("AB", pair, strict=True)):
+        own, others = facts[number], facts[1 - number]
+        parts = [f"{key} {own[key]!s:.60}" for key in own if own[key] != others.get(key)]
+        parts = [f"{side}: {record.place}", *parts, noise(boards[number].others)]
+        out.print(visible("; ".join(filter(None, parts))), style="dim")
 
 
 @contextmanager
@@ -235,14 +277,12 @@ def summary(board: Scoreboard) -> Table:
     )
     table.add_column("column", min_width=13)
     table.add_column("state", min_width=11)
-    known = [f for f in FIGURES if any(f.value(row) is not None for row in result.rows)]
-    figures = [figure for figure in known if figure.name in SUMMARY]
-    for figure in figures:
-        heading = figure.heading.replace(", ", " ").replace(" ", "\n")
+    figures = [f for f in map(figure, SUMMARY) if any(f.value(r) is not None for r in result.rows)]
+    for each in figures:
+        heading = each.heading.replace(", ", " ").replace(" ", "\n")
         table.add_column(heading, justify="right", no_wrap=True, min_width=4)
     for row in result.rows:
-        cells = [figure.cell(row) for figure in figures]
-        table.add_row(visible(row.name), state(row), *cells)
+        table.add_row(visible(row.name), state(row), *(each.cell(row) for each in figures))
     return table
 
 

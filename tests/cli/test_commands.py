@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 import typer
-from race_records import race_of
+from race_records import MADE, race_of
 from safetensors.numpy import save as tensors
 from typer.testing import CliRunner, Result
 
@@ -106,6 +106,33 @@ FORMS: dict[str, Callable[[RaceRecord], str]] = {
 def test_a_record_is_printed_in_other_forms(recorded: tuple[Path, Result], form: str) -> None:
     printed = run("replay", str(recorded[0]), "--as", form).stdout.replace("\r\n", "\n")
     assert printed == FORMS[form](load(recorded[0])).replace("\r\n", "\n")
+
+
+def test_two_records_stand_side_by_side_with_what_differs(tmp_path: Path) -> None:
+    """B took twice the time, wrote another text in a column, and has another third column."""
+    record, (before, after) = race_of("kv lookup grammar"), (tmp_path / "a", tmp_path / "b")
+    save(record, before)
+
+    def later(event: Event) -> Event:
+        if not isinstance(event, Step):
+            return event
+        text = [["sampled", "?"]] if event.column == 1 else event.spans
+        tokens = [0 for _ in event.tokens] if event.column == 1 else event.tokens
+        total = {"total": 2 * event.seconds["total"]}
+        return replace(event, spans=text, tokens=tokens, seconds=total)
+
+    columns = (*record.columns[:2], parse_column("stateless"))
+    versions = (*record.versions, ("openvino", "[/x]"))
+    events = tuple(map(later, record.events))
+    save(replace(record, columns=columns, events=events, versions=versions), after)
+    result = run("replay", str(before), str(after))
+    lines = {line.split("  ")[0].strip(): line for line in result.stdout.splitlines()}
+    assert re.search(r"0\.50\S .* same text", lines["KV reuse"])
+    assert re.search(r"0\.50\S .* differs at token 1", lines["Prompt lookup"])
+    assert "same" not in lines["Grammar"] + lines["Stateless"]
+    assert result.stdout.count(MADE) == 2
+    assert "; openvino [/x]" in result.stdout
+    assert "leave --as and --json out" in refused("replay", str(before), str(after), "--json")
 
 
 def test_a_race_that_failed_is_a_sentence_recorded_and_shown(tmp_path: Path) -> None:
