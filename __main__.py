@@ -1,7 +1,6 @@
 """`decode-derby`: the command line of backend/, and `page`, which serves the page.
 
-Installed, this folder is the package decode_derby. It is put in front of where modules are looked
-for, here and thereby in what multiprocessing starts, so that no other `app` or `backend` is meant.
+Installed, this folder is the package decode_derby, and its modules come before any of their names.
 """
 
 import sys

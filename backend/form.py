@@ -227,9 +227,7 @@ def query_of(values: Mapping[str, Any]) -> str:
     """
     usual = Form()
     changed = {n: v for n, v in values.items() if v is not None and v != getattr(usual, n)}
-    query = urlencode(
-        {name: str(v).lower() if v is True or v is False else v for name, v in changed.items()}
-    )
+    query = urlencode(changed)
     if len(query) > MAX_QUERY:
         raise DerbyError(
             f"The link would have {len(query):,} characters, and {MAX_QUERY:,} are allowed: "

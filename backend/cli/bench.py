@@ -1,14 +1,12 @@
 """python -m backend bench, tune, verify: many prompts."""
 
 import json
-from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from backend.bench.cluster import run_on_cluster
 from backend.bench.plan import Plan
@@ -31,13 +29,13 @@ from backend.bench.tune import tune as tuned
 from backend.bench.verify import PENALIZED, TARGETS, cases
 from backend.bench.verify import verify as verified
 from backend.cli import options
-from backend.cli.console import out, say, visible
+from backend.cli.console import out, print_table, say, visible
 from backend.costs import PassCosts
 from backend.engines.registry import engines
 from backend.errors import DerbyError
 from backend.models.files import BUILT_IN
 from backend.racing.models import LoadedModels
-from backend.results.figures import DASH, RATIO, factor
+from backend.results.figures import DASH, RATIO, factor, milliseconds
 from backend.results.intervals import LEAST
 from backend.results.result import NOISY
 from backend.results.sentences import noise
@@ -62,9 +60,7 @@ def bench(
     column: options.Columns = [],
     max_new_tokens: options.MaxNewTokens = 128,
     raw: options.Raw = False,
-    fixed_length: Annotated[
-        bool, typer.Option("--fixed-length", help="Every answer has --max-new-tokens tokens.")
-    ] = False,
+    fixed_length: options.FixedLength = False,
     thinking: options.Thinking = "",
     wait: options.Wait = 30,
     cluster: Annotated[
@@ -120,16 +116,6 @@ def bench(
         say(failed)
 
 
-def print_table(title: str, headings: Sequence[str], lines: Iterable[Sequence[str]]) -> None:
-    """Print lines of cells; the first column holds names, the others figures."""
-    table = Table(title=visible(title))
-    for number, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if number else "left", overflow="fold")
-    for line in lines:
-        table.add_row(*map(visible, line))
-    out.print(table)
-
-
 def tune(
     prompts: options.PromptFile = None,
     limit: options.Limit = 4,  # which tell settings apart within minutes
@@ -156,14 +142,9 @@ def tune(
         return
     if tuning.costs is not None:
         print_costs(tuning.costs)
-    lines = []
-    for result in tuning.results:
-        name, speedup, interval, _, tokens, accepted, *_, same = cells(result)
-        ratio = tuning.predicted.get(name)
-        predicted = DASH if ratio is None else RATIO.cell(ratio)
-        lines.append((name, predicted, speedup, interval, tokens, accepted, same))
-    heads = ("column", "predicted", "speed-up", "95% interval", "tokens/pass", "accepted")
-    print_table(f"tune: {plan}", (*heads, "same text"), lines)
+    predicted = {name: RATIO.cell(ratio) for name, ratio in tuning.predicted.items()}
+    lines = [[*cells(each), predicted.get(each.column, DASH)] for each in tuning.results]
+    print_table(f"tune: {plan}", (*HEADINGS, "predicted"), lines)
     conclude(tuning, plan)
 
 
@@ -185,17 +166,12 @@ def conclude(tuning: Tuning, plan: Plan) -> None:
 
 
 def print_costs(costs: PassCosts) -> None:
-    """Print the time of a pass over k rows, with a bar for each width."""
+    """Print the time of a pass over k rows."""
     lines = [
-        (
-            f"{rows}",
-            f"{seconds * 1e3:.1f}",
-            f"{costs.relative(rows):.2f}",
-            "\N{FULL BLOCK}" * round(40 * seconds / costs.seconds[-1]),
-        )
+        (f"{rows}", milliseconds(seconds * 1e3), factor(costs.relative(rows)))
         for rows, seconds in zip(costs.widths, costs.seconds, strict=True)
     ]
-    print_table("Time of a pass over k rows", ("k", "ms", "times as long", ""), lines)
+    print_table("Time of a pass over k rows", ("k", "ms", "over one row"), lines)
 
 
 #: Those that run models.

@@ -2,9 +2,11 @@
 
 import re
 import sys
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 from rich.console import Console
+from rich.table import Table
 
 #: Control characters but tabs and line feeds.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -29,3 +31,13 @@ def complain(sentence: str) -> None:
 def visible(text: str) -> str:
     """`text` without what a terminal would obey: models and records may hold escape sequences."""
     return _CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def print_table(title: str, headings: Sequence[str], lines: Iterable[Sequence[str]]) -> None:
+    """Print lines of cells; the first column holds names, the others figures."""
+    table = Table(title=visible(title))
+    for number, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if number else "left", overflow="fold")
+    for line in lines:
+        table.add_row(*map(visible, line))
+    out.print(table)

@@ -26,6 +26,9 @@ Columns = Annotated[
 ]
 MaxNewTokens = Annotated[int, typer.Option(help="The most tokens to generate.")]
 Raw = Annotated[bool, typer.Option("--raw", help="Do not use the chat template.")]
+FixedLength = Annotated[
+    bool, typer.Option("--fixed-length", "--ignore-eos", help="Write --max-new-tokens tokens.")
+]
 Thinking = Annotated[
     types.Thinking,
     typer.Option(help="on or off: whether a reasoning model thinks first; default: as usual."),

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich import box
@@ -20,10 +20,11 @@ from rich.table import Table
 from rich.text import Text
 
 from backend.cli import options
-from backend.cli.console import out, visible
+from backend.cli.console import out, print_table, visible
 from backend.errors import DerbyError
 from backend.events import Event, to_json
-from backend.export.tables import files_of
+from backend.export.picture import picture_of
+from backend.export.tables import markdown
 from backend.grammar.sources import grammar_from_file
 from backend.models.files import BUILT_IN
 from backend.racing.hosts import InlineHost
@@ -51,8 +52,6 @@ STYLES = {
     "fixed": "dim",
 }
 
-FORMS = {"json": "race.json", "markdown": "race.md", "svg": "race.svg"}
-
 
 def race(
     prompt: Annotated[str, typer.Argument(help='The prompt; "-" reads it from standard input.')],
@@ -68,12 +67,7 @@ def race(
     seed: options.Seed = 0,
     column: options.Columns = [],
     max_new_tokens: options.MaxNewTokens = 128,
-    ignore_eos: Annotated[
-        bool,
-        typer.Option(
-            "--ignore-eos", help="Go on to the most tokens where the model ends its text."
-        ),
-    ] = False,
+    fixed_length: options.FixedLength = False,
     thinking: options.Thinking = "",
     raw: options.Raw = False,
     stop: Annotated[list[str], typer.Option(help="Stop before this string. Repeatable.")] = [],
@@ -123,7 +117,7 @@ def race(
         tuple(stop),
         context,
         top=top,
-        ignore_eos=ignore_eos,
+        ignore_eos=fixed_length,
         thinking=thinking,
     )
     target = options.target_of(model, engine, precision, device)
@@ -179,64 +173,54 @@ def replay(
         Path | None, typer.Argument(help="A second one, for a table of both side by side.")
     ] = None,
     form: Annotated[
-        str,
-        typer.Option(
-            "--as",
-            help=f"Print it as the record itself, a table or a picture: {', '.join(FORMS)}.",
-        ),
+        Literal["", "markdown", "svg"], typer.Option("--as", help="Print a table, or a picture.")
     ] = "",
-    as_json: options.AsJson = False,
 ) -> None:
     """Print a recorded race: texts and figures, a table, or a picture; or two in one table."""
     record = load(file)
     if other is not None:
-        if form or as_json:
-            raise DerbyError("Two races are printed as a table alone: leave --as and --json out.")
+        if form:
+            raise DerbyError("Two races are printed as one table alone: leave --as out.")
         contrast(record, load(other))
-    elif as_json:
-        for event in record.events:
-            print(json.dumps(to_json(event)))
-    elif not form:
+    elif form:
+        print(visible(picture_of(record) if form == "svg" else markdown(record)), end="")
+    else:
         conclude(board_of(record))
         out.print(f"Recorded: {visible(record.place)}.", style="dim")
-    elif form in FORMS:
-        text = files_of(record)[FORMS[form]]
-        print(text if form in ("json", "svg") else visible(text), end="")
-    else:
-        raise DerbyError(f"There is no form {form!r:.40}; choose from {', '.join(FORMS)}.")
 
 
 def contrast(*pair: RaceRecord) -> None:
     """Print two races side by side, columns of one name in a line, and in what the two differ.
-    Texts are compared where the same was asked.
+    Raises DerbyError for two of different prompts or settings.
     """
+    asked = [asdict(replace(record.request, top=0)) for record in pair]
+    if differing := [key for key in asked[0] if asked[0][key] != asked[1][key]]:
+        raise DerbyError(
+            f"The two races were asked differently ({', '.join(differing)}): record both with one "
+            "prompt and the same settings."
+        )
     boards = [board_of(record) for record in pair]
     results = [result_of(board) for board in boards]
     rows = [{row.name: row for row in result.rows} for result in results]
-    table = Table("column", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    paces = [f"{result.unit}s/s {side}" for side, result in zip("AB", results, strict=True)]
-    for heading in (*paces, "B / A", "speed-up A", "speed-up B"):
-        table.add_column(heading, justify="right")
-    table.add_column("text")
-    alike = replace(pair[0].request, top=0) == replace(pair[1].request, top=0)
+    lines = list[list[str]]()
     for name in rows[0] | rows[1]:
-        a, b = (each.get(name) for each in rows)
+        a, b = both = [each.get(name) for each in rows]
+        speeds = [rate(row.rate) if row and row.rate else DASH for row in both]
+        speedups = [figure("speedup").cell(row) if row else DASH for row in both]
         ratio = text = DASH
         if a and b and a.rate and b.rate:
-            ratio = factor(b.rate / a.rate) if a.unit == b.unit else DASH
-        if a and b and alike and a.score.steps and b.score.steps:
-            both = compare(a.score, b.score)
-            same = "same text" if both.whole else "same so far"
-            text = f"differs at {both.unit} {both.agreed + 1}" if both.parted else same
-        speeds = [rate(row.rate) if row and row.rate else DASH for row in (a, b)]
-        speedups = [figure("speedup").cell(row) if row else DASH for row in (a, b)]
-        table.add_row(visible(name), *speeds, ratio, *speedups, text)
-    out.print(table)
-    facts = [dict(each.versions) | asdict(each.target) | asdict(each.request) for each in pair]
-    for number, (side, record) in enumerate(zip("AB", pair, strict=True)):
-        own, others = facts[number], facts[1 - number]
-        parts = [f"{key} {own[key]!s:.60}" for key in own if own[key] != others.get(key)]
-        parts = [f"{side}: {record.place}", *parts, noise(boards[number].others)]
+            ratio, texts = factor(b.rate / a.rate), compare(a.score, b.score)
+            text = "same text" if texts.whole else "same so far"
+            if texts.parted:
+                text = f"differs at {texts.unit} {texts.agreed + 1}"
+        lines.append([name, *speeds, ratio, *speedups, text])
+    unit = f"{results[0].unit}s/s"
+    heads = ("column", f"{unit} A", f"{unit} B", "B / A", "speed-up A", "speed-up B", "text")
+    print_table("A and B", heads, lines)
+    facts = [dict(record.versions) | asdict(record.target) for record in pair]
+    for side, record, board, own, other in zip("AB", pair, boards, facts, facts[::-1], strict=True):
+        parts = [f"{key} {value}" for key, value in own.items() if value != other.get(key)]
+        parts = [f"{side}: {record.place}", *parts, noise(board.others)]
         out.print(visible("; ".join(filter(None, parts))), style="dim")
 
 
@@ -303,7 +287,7 @@ def texts(board: Scoreboard) -> Group:
         if row.score.values:
             parts.append(Text(visible(json.dumps(row.score.values, ensure_ascii=False))))
     if out.is_terminal:
-        parts.append(Text("\n"))
-        for origin, style in STYLES.items():
-            parts[-1].append(f"{origin}  ", style=style)
+        parts.append(
+            Text.assemble("\n", *((f"{origin}  ", style) for origin, style in STYLES.items()))
+        )
     return Group(*parts, Text(f"\n{visible(headline(board, result))}", style="bold"))
