@@ -65,16 +65,10 @@ def bench(
     wait: options.Wait = 30,
     cluster: Annotated[
         str,
-        typer.Option(
-            help="Spread the prompts over a Ray cluster: auto, or the address of its head."
-        ),
+        typer.Option(help="Spread the prompts over a Ray cluster: auto, or its head's address."),
     ] = "",
     rows: Annotated[
-        Path | None,
-        typer.Option(
-            "--results",
-            help="A JSON Lines file for the results; an interrupted run continues from it.",
-        ),
+        Path | None, typer.Option("--results", help="A JSON Lines file, with which it can go on.")
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -183,9 +177,7 @@ def verify(
     prompts: Annotated[
         int, typer.Option(help="How many of the six prompts to use.", min=1, max=len(PROMPTS))
     ] = len(PROMPTS),
-    model: Annotated[
-        str, typer.Option(help="Another model than the built-in one, as it was published.")
-    ] = BUILT_IN,
+    model: options.Model = BUILT_IN,
     device: options.Device = "CPU",
     max_new_tokens: options.MaxNewTokens = 96,
     raw: options.Raw = False,

@@ -71,36 +71,17 @@ def race(
     thinking: options.Thinking = "",
     raw: options.Raw = False,
     stop: Annotated[list[str], typer.Option(help="Stop before this string. Repeatable.")] = [],
-    context: Annotated[
-        int, typer.Option(help="The most tokens of context; 0: as many as the model allows.")
-    ] = 0,
+    context: Annotated[int, typer.Option(help="The most tokens of context; 0: no limit.")] = 0,
     grammar: Annotated[
-        Path | None,
-        typer.Option(help="A .lark, .schema.json, .regex or .gbnf file, for grammar=own."),
+        Path | None, typer.Option(help="A .lark, .schema.json, .regex or .gbnf file: grammar=own.")
     ] = None,
-    top: Annotated[
-        int,
-        typer.Option(
-            help="How many of the most likely tokens to record at each position, for --json."
-        ),
-    ] = 0,
-    record: Annotated[
-        Path | None, typer.Option(help="Record the race in this file, for replay.")
-    ] = None,
+    top: Annotated[int, typer.Option(help="How many likely tokens to record at each place.")] = 0,
+    record: Annotated[Path | None, typer.Option(help="Record the race here, for replay.")] = None,
     save_cache: Annotated[
-        Path | None,
-        typer.Option(
-            "--save-cache",
-            help="Save the KV cache of the first column that keeps one in this file, at its end.",
-        ),
+        Path | None, typer.Option(help="Save the KV cache of the first column that keeps one here.")
     ] = None,
     restore_cache: Annotated[
-        Path | None,
-        typer.Option(
-            "--restore-cache",
-            help="Begin with the KV cache in this file: what the prompt has in common with the "
-            "saved text is not computed again.",
-        ),
+        Path | None, typer.Option(help="Begin with the KV cache in this file, as far as it fits.")
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:

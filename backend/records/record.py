@@ -71,10 +71,7 @@ def versions() -> tuple[tuple[str, str], ...]:
 
 
 def _processor() -> str:
-    try:
-        lines = _PROCESSORS.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
+    lines = _PROCESSORS.read_text(encoding="utf-8").splitlines() if _PROCESSORS.is_file() else []
     named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(named, platform.processor())
 

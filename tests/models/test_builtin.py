@@ -131,7 +131,11 @@ class TestDownloading:
     def test_a_python_without_any_pip_is_one_sentence(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        bare = tmp_path / "python"
+        bare.write_text('#!/bin/sh\necho "$1 $2: No module named pip" >&2; exit 1')
+        bare.chmod(0o700)
+        monkeypatch.setattr(sys, "executable", str(bare))
         monkeypatch.setattr(builtin, "find_spec", lambda _: None)
         monkeypatch.setattr(builtin, "get_path", lambda _: str(tmp_path))
-        with pytest.raises(DerbyError, match="install pip"):
+        with pytest.raises(DerbyError, match=r"-m pip: No module named pip\): install pip"):
             download_wheel("derby-toy==1.0", "", tmp_path)
