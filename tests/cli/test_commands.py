@@ -105,7 +105,7 @@ def test_a_record_is_printed_in_other_forms(recorded: tuple[Path, Result], form:
 
 def test_two_records_stand_side_by_side_with_what_differs(tmp_path: Path) -> None:
     """B took twice the time, wrote another text in a column, and has another third column."""
-    record, (before, after) = race_of("kv lookup grammar"), (tmp_path / "a", tmp_path / "b")
+    record, (before, after) = race_of("kv grammar lookup"), (tmp_path / "a", tmp_path / "b")
     save(record, before)
 
     def later(event: Event) -> Event:
@@ -126,8 +126,8 @@ def test_two_records_stand_side_by_side_with_what_differs(tmp_path: Path) -> Non
     half, none = "0.50\N{MULTIPLICATION SIGN}", "\N{EN DASH}"
     assert rows == {
         "KV reuse": (half, "same text"),
-        "Prompt lookup": (half, "differs at token 1"),
-        "Grammar": (none, none),
+        "Grammar": (half, "differs at token 1"),
+        "Prompt lookup": (none, none),
         "Stateless": (none, none),
     }
     assert result.stdout.count(MADE) == 2
