@@ -1,9 +1,20 @@
 // What the page does in the browser alone: addresses of its tabs, the list of past races, what
-// "Why?" shows of the race on the board, and a link's copying.
+// "Why?" shows of the race on the board, races of what the board shows, and copying.
 window.derby = (() => {
   const RACES = 20;
   const RECORDS = 2_000_000; // characters of all records: a browser's storage holds some five million
-  const RECORD = 250_000;
+  const RECORD = 1_000_000; // of one, which is packed: the server takes no more
+
+  const racing = () =>
+    ["waiting", "preparing", "running"].includes(document.querySelector("#board .race")?.dataset.phase);
+  const run = () => document.querySelector("#run").click();
+  let again = false; // another race is wanted as soon as this one has stopped
+
+  // The values of the settings that ask for the race on the board, with one more column.
+  const asked = (names, { form = {} }, column, values) => {
+    const lineup = column ? `${form.lineup}\n${column}` : form.lineup;
+    return names.map((name, i) => ({ ...form, lineup })[name] ?? values[i]);
+  };
 
   const tabOf = () => new URL(location).searchParams.get("tab") ?? "race";
 
@@ -29,7 +40,7 @@ window.derby = (() => {
     const points = curve.flatMap(({ rows, times, of }) =>
       (of === "measured passes" ? [0] : [-0.2, 0.2]).map((d) => [rows + d, times, of]));
     return [
-      reasons,
+      reasons.join("\n"),
       {
         headers: ["figure", ...figures.rows.map(([name]) => name)],
         data: figures.headers.slice(1).map((title, i) => [title, ...figures.rows.map((row) => row[i + 1])]),
@@ -45,27 +56,24 @@ window.derby = (() => {
   }
 
   const row = (race) => [
-    new Date(race.when).toLocaleString(), race.prompt, race.fastest, race.speedup,
-    race.temperature, race.seed, race.tokens,
+    new Date(race.when).toLocaleString(), race.prompt, race.columns, race.about, race.result,
   ];
 
   function keep(races, drawing) {
     races ??= [];
-    const record = drawing?.files?.["race.json"];
-    if (!record || races.some((race) => race.race === drawing.race)) return [races];
-    const { request } = JSON.parse(record);
-    const leaders = drawing.leaders.map((index) => drawing.columns[index]);
+    if (again) {
+      again = false;
+      setTimeout(run);
+    }
+    if (!drawing?.record || races.some((race) => race.race === drawing.race)) return [races];
     const entry = {
       race: drawing.race,
       when: Date.now(),
-      prompt: request.prompt.slice(0, 60),
-      fastest: leaders.map(({ name }) => name).join(", ") || "none",
-      speedup: leaders.map(({ speedup }) => `${speedup.toFixed(2)}\u00d7`).join(", "),
-      temperature: request.sampling.temperature,
-      seed: request.sampling.seed,
-      tokens: request.max_new_tokens,
-      form: drawing.form,
-      record: record.length <= RECORD ? record : "",
+      prompt: drawing.prompt.slice(0, 60),
+      columns: drawing.columns.map(({ name }) => name).join(", "),
+      about: drawing.about.split("; ")[0],
+      result: drawing.status,
+      record: drawing.record.length <= RECORD ? drawing.record : "",
     };
     let room = RECORDS;
     return [[entry, ...races].slice(0, RACES).map((race) => {
@@ -74,31 +82,53 @@ window.derby = (() => {
     })]; // the list of one output, which is a list
   }
 
-  function open(names, place, races, board, ...values) {
-    const { record, form } = races[place];
-    const drawing = record ? JSON.parse(record).drawing : board;
-    const files = { "race.json": record };
-    const drawn = record ? { ...drawing, race: races[place].race, phase: "recorded", files } : board;
-    return [drawn, ...names.map((name, i) => form[name] ?? values[i])];
+  async function copy(text) {
+    try {
+      await navigator.clipboard.writeText(text);
+    } catch { // of a page without https
+      const area = document.body.appendChild(document.createElement("textarea"));
+      area.value = text;
+      area.select();
+      document.execCommand("copy");
+      area.remove();
+    }
+    return [];
   }
 
   return {
     go,
-    open,
     why,
     keep,
+    copy,
+    run: () => (run(), []),
+    enter() {
+      again = racing();
+      (again ? document.querySelector("#stop") : document.querySelector("#run")).click();
+      return [];
+    },
+    again: (names, drawing, ...values) => asked(names, drawing, "", values),
+    next: (names, drawing, ...values) => asked(names, drawing, drawing.next.column, values),
+    extend: (names, drawing, column, ...values) => asked(names, drawing, column, values),
     rows: (headers, races) => ({ headers, data: (races ?? []).map(row), metadata: null }),
+    record: (place, races) => races[place].record,
     clear: (races) => (confirm("Delete the list of races?") ? [[]] : [races]),
-    save([name], text) {
+    save(name, text) {
       const link = document.createElement("a");
       link.href = URL.createObjectURL(new Blob([text]));
       link.download = name;
       link.click();
-      URL.revokeObjectURL(link.href);
+      setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+      return [];
+    },
+    // A record as the page sends it: see `packed` in page/race.py.
+    async pack(text) {
+      const packed = new Blob([text]).stream().pipeThrough(new CompressionStream("gzip"));
+      const bytes = new Uint8Array(await new Response(packed).arrayBuffer());
+      return btoa(bytes.reduce((all, byte) => all + String.fromCharCode(byte), ""));
     },
     share(query) {
       const link = new URL(query ? `?${query}` : location.pathname, location).href;
-      navigator.clipboard?.writeText(link).catch(() => {});
+      copy(link);
       return link;
     },
   };

@@ -317,16 +317,21 @@ function show() {
   const recorded = drawing.phase === "recorded" ? "Recorded: " : "";
   const then = at === null ? "" : `Replay: ${at.toFixed(2)} s after the first tokens.`;
   put(find(".status"), then || `${recorded}${drawing.status}`); // bars and sentence are of one moment
-  const again = Boolean(drawing.noisy && over());
-  find(".doubt").hidden = !(drawing.doubt || again);
-  put(find(".doubt span"), drawing.doubt);
-  find(".again").hidden = !again;
+  find(".doubt").hidden = !drawing.doubt;
+  put(find(".doubt"), drawing.doubt);
+  const { sentence = "", code = "", column = "" } = drawing.next ?? {};
+  find(".next").hidden = !sentence;
+  put(find(".next span"), sentence);
+  put(find(".next button"), code ? "Copy code" : column ? "Race it" : "Run again");
+  put(find(".asked q"), drawing.prompt ?? "");
+  put(find(".asked span"), drawing.about ?? "");
   if (over()) find(".texts").style.minHeight = "";
   put(find(".play"), playing ? "Pause" : "Replay");
   const moment = at ?? drawing.moment ?? 0;
   if (drawing.moment) find(".moment").value = Math.round((1000 * moment) / drawing.moment);
   put(find(".clock"), `${moment.toFixed(2)} s`);
-  find(".files").hidden = !drawing.files;
+  find(".files").hidden = !(over() && drawing.form);
+  find(".again").hidden = find(".files").hidden || Boolean(sentence && !code && !column);
   if (find(".legend").childElementCount === seen.size + 1) return;
   const legend = [...seen].map((origin) => make("span", origin, ORIGINS[origin]));
   find(".legend").replaceChildren(...legend, make("span", "", "Click a word to see its step."));
@@ -379,40 +384,35 @@ find(".speed").addEventListener("change", () => {
   if (playing) playing = { since: performance.now(), from: at ?? 0 };
 });
 find(".again").addEventListener("click", () => trigger("submit"));
-find(".files").addEventListener("toggle", ({ target }) => {
-  const list = target.querySelector("div");
-  list.replaceChildren(...Object.entries(drawing.files ?? {}).map(([name, text]) => {
-    const button = make("button", "", name);
-    button.type = "button";
-    button.addEventListener("click", () => {
-      const link = make("a");
-      link.href = URL.createObjectURL(new Blob([text]));
-      link.download = name;
-      link.click();
-      setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
-      target.open = false;
-    });
-    return button;
-  }));
+find(".next button").addEventListener("click", async ({ target }) => {
+  if (!drawing.next.code) return trigger(drawing.next.column ? "select" : "submit");
+  await derby.copy(drawing.next.code);
+  target.textContent = "Copied"; // until something is drawn
 });
+find(".files div").append(...["race.json", "race.md", "race.svg"].map((name) => {
+  const button = make("button", "", name);
+  button.type = "button";
+  button.addEventListener("click", () => {
+    trigger("download", { name });
+    find(".files").open = false;
+  });
+  return button;
+}));
 
-// A file of a race is opened here: nothing is sent.
+// A file of a race: the server draws it.
+async function open(file) {
+  const record = await derby.pack((await file?.text()) ?? "");
+  trigger("input", { record });
+}
+find(".open").addEventListener("click", () => find("[type=file]").click());
+find("[type=file]").addEventListener("change", ({ target }) => {
+  open(target.files[0]);
+  target.value = ""; // the same file may be opened once more
+});
 element.addEventListener("dragover", (event) => event.preventDefault());
-element.addEventListener("drop", async (event) => {
+element.addEventListener("drop", (event) => {
   event.preventDefault();
-  const text = await event.dataTransfer.files[0]?.text();
-  const before = drawing;
-  try {
-    const opened = { ...JSON.parse(text).drawing, race: Date.now(), phase: "recorded", files: { "race.json": text } };
-    if (!opened.columns.length) throw new Error("no columns");
-    draw(opened);
-    props.value = opened;
-    trigger("input");
-  } catch {
-    drawing = null;
-    draw(before);
-    put(find(".status"), "This file is not a record of a race.");
-  }
+  open(event.dataTransfer.files[0]);
 });
 
 draw(props.value);

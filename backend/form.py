@@ -4,8 +4,8 @@ trusted.
 
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, get_args
 from urllib.parse import urlencode
@@ -14,7 +14,7 @@ from annotated_types import Len
 from pydantic import BaseModel, ConfigDict, Field
 
 from backend.errors import DerbyError, check_range
-from backend.grammar.sources import MAX_BYTES, MAX_PUBLIC_BYTES, GrammarSource, Kind
+from backend.grammar.sources import MAX_BYTES, MAX_PUBLIC_BYTES, GrammarSource, Kind, shipped
 from backend.models.files import is_path
 from backend.offer import Offer
 from backend.programs.parser import is_program, parse_program
@@ -143,6 +143,19 @@ def read_race(values: Mapping[str, Any] | Form, offer: Offer) -> Race:
         ignore_eos=form.ignore_eos,
     )
     return Race(request, _columns(form, offer, target), target)
+
+
+def form_of(request: Request, columns: Sequence[Column], target: ModelSpec) -> dict[str, Any]:
+    """The values of a form that asks for this race again; of own grammars it has room for one."""
+    asked, place = asdict(request), asdict(target)
+    asked |= asked["sampling"] | {part: place[part] for part in ("engine", "precision", "device")}
+    asked |= {"model": target.name, "lineup": "\n".join(map(str, columns))}
+    escaped = (text.replace("\n", "\\n").replace("\t", "\\t") for text in request.stop)
+    asked["stop"] = "\n".join(escaped)
+    for grammar in filter(None, (column.grammar for column in columns)):
+        if shipped().get(grammar.name) != grammar:
+            asked |= {"grammar_kind": grammar.kind, "grammar_text": grammar.text}
+    return {name: asked.get(name, usual) for name, usual in Form().model_dump().items()}
 
 
 def _target(form: Form, offer: Offer) -> ModelSpec:

@@ -1,6 +1,5 @@
 """What programs and agents may call: typed functions, which gradio offers over HTTP and MCP."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from functools import partial
@@ -13,68 +12,52 @@ from gradio.events import api
 
 from backend.errors import DerbyError
 from backend.form import Form, own_grammar, read_race, settings_table
-from backend.grammar.check import check
 from backend.grammar.sources import Kind
 from backend.offer import Offer
 from backend.racing.hosts import Host
+from backend.racing.line import Line
 from backend.results.figures import FIGURES
 from backend.results.result import result_of
 from backend.results.scoreboard import Scoreboard
 from backend.results.sentences import headline, mark
-from page.race import events_of
-from page.settings import DEADLINE
+from page.guests import guest_of
+from page.race import Run, running
+from page.settings import checked
 
 Report = dict[str, Any]
 
 Gone = Callable[[], Awaitable[bool]]
 
 
-class Line:
-    """The races of programs that run or wait. One at a time comes before the machine, so that
-    however many wait, visitors of the page do not wait for them.
+async def report_of(
+    host: Host, line: Line, offer: Offer, form: Mapping[str, Any], guest: str, gone: Gone
+) -> Report:
+    """What the race of a form comes to; it ends when it is cancelled, or its caller is gone. Raises
+    DerbyError for a refusal.
     """
-
-    def __init__(self, host: Host, offer: Offer) -> None:
-        self._host, self._offer, self._length = host, offer, 0
-        self._turn = asyncio.Lock()
-
-    async def report(self, values: Mapping[str, Any], gone: Gone) -> Report:
-        """What a race comes to; it ends when it is cancelled, or its caller is gone. Raises
-        gradio's error for a refusal.
-        """
-        try:
-            race, most = read_race(values, self._offer), self._offer.limits.line
-        except DerbyError as error:
-            raise gr.Error(str(error), print_exception=False) from error
-        if self._length >= most:
-            raise gr.Error(f"{most} races are waiting: try again later.", print_exception=False)
-        board = Scoreboard(race.columns)
-        self._length += 1
-        try:
-            async with (
-                self._turn,
-                aclosing(events_of(self._host, race, most=self._offer.limits.seconds)) as batches,
-            ):
-                async for events in batches:
-                    for event in events:
-                        board.add(event)
-                    if await gone():
-                        break
-        finally:
-            self._length -= 1
-        return report(board)
+    race, seconds = read_race(form, offer), offer.limits.seconds
+    run = Run(race, offer)
+    with line.place(guest) as place:
+        async with aclosing(running(host, place, race, run, seconds)) as steps:
+            async for _ in steps:
+                if await gone():
+                    break
+    ended = f"Others waited, so it ended after {seconds} seconds." if run.late else ""
+    return report(run.board) | {"ended_early": ended}
 
 
-def offer_api(host: Host, offer: Offer) -> None:
+def offer_api(host: Host, line: Line, checks: Line, offer: Offer) -> None:
     """Register the functions. They are called outside of gradio's queue, so that a call that its
-    client cancels ends its race; the host runs one race at a time.
+    client cancels ends its race; they wait in `line`, and the grammar's in `checks`.
     """
-    line = Line(host, offer)
 
     async def race(request: gr.Request, *values: Any) -> Report:
-        return await line.report(
-            dict(zip(Form.model_fields, values, strict=True)), partial(has_left, request)
-        )
+        form = dict(zip(Form.model_fields, values, strict=True))
+        try:
+            gone = partial(has_left, request)
+            return await report_of(host, line, offer, form, guest_of(request), gone)
+        except DerbyError as error:
+            raise gr.Error(str(error), print_exception=False) from error
 
     _declare(race)
 
@@ -82,7 +65,7 @@ def offer_api(host: Host, offer: Offer) -> None:
         """List the columns of a line-up and their settings: name, setting=usual, what it does."""
         return [list(line) for line in settings_table()]
 
-    def grammar_check(kind: Kind, text: str, sample: str = "") -> Report:
+    async def grammar_check(request: gr.Request, kind: Kind, text: str, sample: str = "") -> Report:
         """Check that a grammar works, and how far a sample text fits it.
 
         Args:
@@ -91,7 +74,8 @@ def offer_api(host: Host, offer: Offer) -> None:
             sample: A text to try on it.
         """
         try:
-            fit = check(own_grammar(kind, text, offer), sample, DEADLINE)
+            source = own_grammar(kind, text, offer)
+            fit = await checked(checks, guest_of(request), source, sample)
         except DerbyError as error:
             raise gr.Error(str(error), print_exception=False) from error
         return {

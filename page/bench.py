@@ -1,7 +1,8 @@
 """The benchmark: every column alone on every prompt, in a table that grows."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 import gradio as gr
@@ -15,17 +16,18 @@ from backend.export.tables import csv_of
 from backend.form import read_race
 from backend.offer import Offer
 from backend.racing.hosts import Host
-from backend.racing.race import Race
+from backend.racing.line import Line, Place
 from backend.results.figures import counted
 from backend.results.scoreboard import Scoreboard
 from page.components import QUIET, Fields, in_browser, plain, refusal
-from page.race import events_of
+from page.guests import guest_of
+from page.race import Run, running
 
 #: Characters of a prompt set.
 MOST_TEXT = 200_000
 
 
-def fill(host: Host, offer: Offer, fields: Fields) -> None:
+def fill(host: Host, line: Line, offer: Offer, fields: Fields) -> None:
     """Lay the benchmark out and connect it. Its columns and settings are those of the race."""
     gr.Markdown(
         "Runs the line-up of the settings on several prompts, each column alone. Speed-ups are "
@@ -50,24 +52,23 @@ def fill(host: Host, offer: Offer, fields: Fields) -> None:
     rows = gr.Textbox(visible=False)
 
     async def start(
+        request: gr.Request,
         text: str,
         *values: Any,
         progress: gr.Progress = gr.Progress(),  # noqa: B008
     ) -> AsyncIterator[tuple[Any, ...]]:
         try:
             plan = plan_of(text, dict(zip(fields, values, strict=True)), offer)
-            done, count = list[Row](), len(plan.jobs)
-            progress((0, 1 + count), desc="warming up")  # the first race is slower
-            await raced(host, plan.jobs[0].race, offer.limits.seconds)
-            yield outputs_of(plan, done, over=False)
-            for number, job in enumerate(plan.jobs, 1):
-                progress((number, 1 + count), desc=f"prompt {number} of {count}")
-                boards: list[Scoreboard] = []
-                while (race := job.next_race(boards)) is not None:
-                    boards.append(await raced(host, race, offer.limits.seconds))
-                done.append(row_of(plan, job, boards))
-                yield outputs_of(plan, done, over=False)
-            yield outputs_of(plan, done, over=True)
+            count, known, rows = len(plan.jobs), -1, list[Row]()
+            with line.place(guest_of(request)) as place:
+                async with aclosing(measured_rows(host, place, plan, offer)) as steps:
+                    async for rows in steps:  # gradio sees at a yield that a tab was closed
+                        if grown := len(rows) > known:
+                            known = len(rows)
+                            progress((known, count), desc=f"{known} of {count} prompts measured")
+                        skipped = (gr.skip(), gr.skip(), gr.skip())
+                        yield outputs_of(plan, rows, over=False) if grown else skipped
+            yield outputs_of(plan, rows, over=True)
         except DerbyError as error:
             raise refusal(error) from error
 
@@ -75,8 +76,7 @@ def fill(host: Host, offer: Offer, fields: Fields) -> None:
         start,
         [prompts, *fields.values()],
         [status, table, rows],
-        concurrency_id="benchmark",
-        concurrency_limit=2,
+        concurrency_limit=None,
         api_visibility="private",
         show_progress_on=status,
     )
@@ -95,22 +95,37 @@ def plan_of(text: str, form: dict[str, Any], offer: Offer) -> Plan:
             f"{counted(runs, 'run')} are more than the {offer.limits.benchmark_races:,} that a "
             "benchmark may have here: give fewer prompts."
         )
-    race = read_race(form | {"prompt": prompts[0].text}, offer)
+    texts = (text for prompt in prompts for text in (prompt.text, *prompt.later))
+    race, *_ = [read_race(form | {"prompt": text}, offer) for text in texts]
     return Plan([*prompts], race.columns, race.request, race.target)
 
 
-async def raced(host: Host, race: Race, seconds: float) -> Scoreboard:
-    """The race's end; other visitors' races may run before it. Raises DerbyError for one that takes
-    longer than so many seconds.
+async def measured_rows(
+    host: Host, place: Place, plan: Plan, offer: Offer
+) -> AsyncGenerator[Sequence[Row], None]:
+    """The rows so far, some times a second, until there is one of each prompt. Before each race,
+    others have their turns. Raises DerbyError for one that takes too long while others wait.
     """
-    board = Scoreboard(race.columns)
-    async with aclosing(events_of(host, race, most=seconds)) as batches:
-        async for events in batches:
-            for event in events:
-                board.add(event)
-    if any(score.state == "stopped" for score in board.scores):
-        raise DerbyError(f"A race took longer than {seconds:g} s: ask for fewer tokens or columns.")
-    return board
+    rows, seconds = list[Row](), offer.limits.seconds
+    yield rows
+    warm_up = replace(plan.jobs[0], later=())  # the first race is slower
+    for job in (warm_up, *plan.jobs):
+        boards = list[Scoreboard]()
+        while (race := job.next_race(boards)) is not None:
+            run = Run(race, offer)
+            async with aclosing(running(host, place, race, run, seconds)) as steps:
+                async for _ in steps:
+                    yield rows
+            if run.late:
+                raise DerbyError(
+                    f"Others wait, and a prompt took longer than {seconds} s: ask for fewer tokens "
+                    "or columns."
+                )
+            boards.append(run.board)
+            place.again()
+        if job is not warm_up:
+            rows.append(row_of(plan, job, boards))
+    yield rows
 
 
 def outputs_of(plan: Plan, rows: Sequence[Row], *, over: bool) -> tuple[Any, ...]:

@@ -24,9 +24,16 @@ QUIET: dict[str, Any] = {
 CHECKED = QUIET | {"queue": True, "concurrency_limit": None}
 
 
-def plain(template: str = "{{value}}", value: Any = "", **more: Any) -> gr.HTML:
-    """Text that stays text, whatever it holds: its template escapes values."""
-    return gr.HTML(value, html_template=template, js_on_load=None, **more)
+def plain(tag: str = "p", **more: Any) -> gr.HTML:
+    """Text that stays text, whatever it holds. Not by gradio's template, which would run a "${...}"
+    of the text as a program.
+    """
+    show = "() => { element.firstElementChild.textContent = props.value ?? ''; }"
+    return gr.HTML(
+        html_template=f'<{tag} class="plain"></{tag}>',
+        js_on_load=f"const show = {show}; show(); watch('value', show);",
+        **more,
+    )
 
 
 def refusal(error: Exception) -> gr.Error:
@@ -41,9 +48,10 @@ def in_browser(name: str, *first: Any) -> str:
 
 
 def board(value: Any = None, **more: Any) -> gr.HTML:
-    """A component whose value is a drawing (backend/results/drawing.py). It triggers `submit` when
-    a noisy race is to be run again, and `input` when a file of a race was dropped on it: gr.on
-    takes no events of other names. No subclass: gradio writes a stub file beside each one's module.
+    """A component whose value is a drawing (backend/results/drawing.py) and what `Run.draw` adds.
+    It triggers `submit` when the race is to be run again, `select` when its next step is to be
+    raced, `download` with the `name` of a file, and `input` with the `record` of a file that was
+    opened, packed. No subclass: gradio writes a stub file beside each one's module.
     """
     html, css, js = (
         (_ASSETS / f"race.{kind}").read_text(encoding="utf-8") for kind in ("html", "css", "js")

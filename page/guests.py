@@ -4,8 +4,8 @@ import asyncio
 import json
 import re
 import secrets
-from typing import Any
 
+import gradio as gr
 from starlette.datastructures import MutableHeaders
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
@@ -14,9 +14,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 BODY_BYTES = 2**20
 BODY_SECONDS = 30
 NESTING = 64
-#: Races of one browser that may wait at a time, in the line of gradio's that has this name.
-WAITING = 2
-LINE = "machine"
 COOKIE = "derby"
 _API = "/gradio_api/"
 #: What the page and programs need there. Uploads, files and proxies are not among it.
@@ -26,12 +23,17 @@ _NEEDED = {
 }
 
 
+def guest_of(request: gr.Request) -> str:
+    """Who asks: a browser by its cookie, programs together by their address."""
+    return request.cookies.get(COOKIE) or (request.client.host if request.client else "")
+
+
 class _RefusedError(Exception):
     """A status of HTTP and a sentence."""
 
 
 class Guests:
-    """Refuses files, large and deep bodies, and a browser's third waiting race."""
+    """Refuses files, and bodies that are large or deep, and gives each browser a cookie."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -46,7 +48,7 @@ class Guests:
             _require_needed(scope["path"], place)
             if request.method not in ("GET", "HEAD", "OPTIONS"):
                 body = await _body(request)
-                _require_place(request, place, _checked(body))
+                _require_harmless(body)
                 receive = _again(body, receive)
         except ClientDisconnect:
             return
@@ -84,9 +86,9 @@ async def _body(request: Request) -> bytes:
     return bytes(body)
 
 
-def _checked(body: bytes) -> Any:
-    """The body's value. Raises for one that nests deeply, and for a file of gradio's, whose path or
-    address it would open.
+def _require_harmless(body: bytes) -> None:
+    """Raise for a body that nests deeply, and for a file of gradio's, whose path or address it
+    would open.
     """
     deep = _RefusedError(400, f"A request may nest at most {NESTING} deep.")
     try:
@@ -105,23 +107,6 @@ def _checked(body: bytes) -> Any:
         level = [
             inner for item in level for inner in (item.values() if isinstance(item, dict) else item)
         ]
-    return value
-
-
-def _require_place(request: Request, place: str, call: Any) -> None:
-    """Raise if a call would be the third waiting race of a browser; or of a session, where a
-    program has no cookie.
-    """
-    if not place.startswith(("queue/join", "call/")) or not isinstance(call, dict):
-        return
-    blocks, name = request.app.get_blocks(), place.strip("/").rpartition("/")[2]
-    line = blocks._queue.event_queue_per_concurrency_id.get(LINE)  # noqa: SLF001 (has no other name)
-    called = (f for i, f in blocks.fns.items() if i == call.get("fn_index") or f.api_name == name)
-    if line and any(function.concurrency_id == LINE for function in called):
-        guests = [event.request.cookies.get(COOKIE, event.session_hash) for event in line.queue]
-        if guests.count(request.cookies.get(COOKIE, call.get("session_hash"))) >= WAITING:
-            sentence = f"{WAITING} races of yours are waiting: wait until one begins."
-            raise _RefusedError(429, sentence)
 
 
 def _again(body: bytes, receive: Receive) -> Receive:

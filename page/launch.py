@@ -34,16 +34,19 @@ COLOURS = {
     "button_primary_text_color": ("#ffffff", "#ffffff"),
 }
 
+#: Events of gradio's that go on beside those that wait in our line.
+THREADS = 40
+
 #: Sessions whose last race stays in memory.
 SESSIONS = 200
 
 
 def serve(demo: Blocks, host: str, port: int, line: int, root: str = "", *, share: bool) -> str:
-    """Serve the page from a thread of its own, with at most `line` waiting races, below the path
+    """Serve the page from a thread of its own, with room for `line` waiting races, below the path
     `root` of a proxy's, and return its address.
     """
     bound = "0.0.0.0" if "SPACE_ID" in os.environ else host.strip("[]")  # noqa: S104 (as Spaces ask)
-    demo.queue(api_open=False, max_size=line)
+    demo.queue(api_open=False)
     demo._queue.sleep_when_free = LOOK  # noqa: SLF001 (without it, the page is only less idle)
     # Fonts of the reader's own system: the page asks no other server for anything.
     fonts = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif"]
@@ -70,6 +73,7 @@ def serve(demo: Blocks, host: str, port: int, line: int, root: str = "", *, shar
         pwa=False,
         mcp_server=True,
         quiet=True,
+        max_threads=line + THREADS,
         state_session_capacity=SESSIONS,
         app_kwargs={"middleware": [Middleware(Guests)], "docs_url": None, "redoc_url": None},
     )

@@ -2,21 +2,29 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any
 
 import gradio as gr
 
 from backend.errors import DerbyError
+from backend.export.tables import FORMS
 from backend.form import EXAMPLES, form_from, query_of, usual_lineup
 from backend.offer import Offer
 from backend.racing.hosts import Host
+from backend.racing.line import Line
+from backend.records.file import from_bytes, load
+from backend.results.drawing import Drawing
 from page import bench
 from page.api import offer_api
 from page.components import CHECKED, QUIET, Fields, board, in_browser, refusal
-from page.guests import LINE
+from page.guests import guest_of
 from page.panels import history, past_races, production, why
-from page.race import Run, opening, race
+from page.race import Run, drawn, unpacked
 from page.settings import settings
+
+#: The first example's race, as `race --record` writes it.
+OPENING = Path(__file__).resolve().parent.parent / "assets" / "opening.json"
 
 TITLE = "Decode Derby"
 ABOUT = (
@@ -27,25 +35,41 @@ ABOUT = (
 
 def build(host: Host, offer: Offer) -> gr.Blocks:
     """The page over `host`, which runs its races."""
+    line, checks = Line(offer.limits.line), Line(offer.limits.line, "check")
+    opening = Run(load(OPENING), offer, 1)
     with gr.Blocks(title=TITLE, analytics_enabled=False, fill_width=True) as demo:
-        offer_api(host, offer)  # first, so that its names are free
+        offer_api(host, line, checks, offer)  # first, so that its names are free
         gr.Markdown(f"# {TITLE}\n{ABOUT}", elem_id="about")
         prompt = gr.Textbox(
             EXAMPLES[0].prompt, lines=1, max_lines=8, label="Prompt", elem_id="prompt", render=False
         )
-        sidebar, fields = settings(offer, prompt)
+        sidebar, fields = settings(offer, checks, prompt)
         run, races = gr.State(None, time_to_live=3600), past_races()
         with gr.Tabs(elem_id="tabs") as tabs:
             with _tab("Race"):
-                screen, follow = _race_tab(demo, host, offer, sidebar, fields, run, races)
+                screen, follow = _race_tab(host, line, offer, opening, sidebar, fields, run, races)
             with _tab("Benchmark"):
-                bench.fill(host, offer, fields)
+                bench.fill(host, line, offer, fields)
             with _tab("History") as tab:
-                opened = history(tab, races, run, screen, fields)
-        opened.then(lambda: gr.Tabs(selected="race"), None, tabs, **QUIET)
-        follow(opened)
+                chosen, record = history(tab, races)
 
-        def load(request: gr.Request) -> list[Any]:
+        def reopen(text: str, current: Run | None) -> tuple[Drawing, Run]:
+            if current is not None and not current.over:
+                raise refusal(DerbyError("A race runs: stop it, then open another one."))
+            try:
+                opened = Run(from_bytes(unpacked(text)), offer)
+            except DerbyError as error:
+                raise refusal(error) from error
+            return opened.draw() | {"phase": "recorded"}, opened
+
+        def reopen_file(current: Run | None, event: gr.EventData) -> tuple[Drawing, Run]:
+            return reopen(event.record, current)
+
+        opened = chosen.success(reopen, [record, run], [screen, run], **CHECKED)
+        follow(opened.success(lambda: gr.Tabs(selected="race"), None, tabs, **QUIET))
+        follow(screen.input(reopen_file, run, [screen, run], **CHECKED))
+
+        def load_page(request: gr.Request) -> list[Any]:
             """The tab, the race and the form that an address asks for."""
             query = dict(request.query_params)
             try:
@@ -55,9 +79,9 @@ def build(host: Host, offer: Offer) -> gr.Blocks:
                 raise refusal(error) from error
             tab = query.get("tab", "")
             tabs = gr.Tabs(selected=tab if tab in ("benchmark", "history") else "race")
-            return [tabs, opening(), *(form[name] for name in fields)]
+            return [tabs, opening, *(form[name] for name in fields)]
 
-        follow(demo.load(load, None, [tabs, run, *fields.values()], **CHECKED))
+        follow(demo.load(load_page, None, [tabs, run, *fields.values()], **CHECKED))
     return demo
 
 
@@ -70,9 +94,10 @@ def _tab(title: str) -> gr.Tab:
 
 
 def _race_tab(
-    demo: gr.Blocks,
     host: Host,
+    line: Line,
     offer: Offer,
+    opening: Run,
     sidebar: gr.Sidebar,
     fields: Fields,
     run: gr.State,
@@ -81,36 +106,30 @@ def _race_tab(
     """Lay the race out and connect it. Returns the board, and what has everything else follow the
     board after an event.
     """
+    inputs = list(fields.values())
     fields["prompt"].render()
     with gr.Row():
+        # One of the two is in sight: Stop while a race waits or runs.
         press = gr.Button("Run", variant="primary", scale=3, min_width=90, elem_id="run")
-        stop = gr.Button("Stop", min_width=90, elem_id="stop")
+        stop = gr.Button("Stop", variant="stop", scale=3, min_width=90, elem_id="stop")
         share = gr.Button("Share", min_width=90, elem_id="share")
         opener = gr.Button("Settings", min_width=90, elem_id="opener")
     opener.click(lambda: gr.Sidebar(open=True), None, sidebar, **QUIET)
-    link = gr.Textbox(label="Link", buttons=["copy"], visible=False, elem_id="link")
-    line = gr.HTML(elem_id="line")
     gr.Examples(
         [[example.prompt, example.lineup, example.tokens] for example in EXAMPLES],
         [fields["prompt"], fields["lineup"], fields["max_new_tokens"]],
         example_labels=[example.label for example in EXAMPLES],
         api_visibility="private",
     )
-    screen = board(opening().draw() | {"phase": "recorded"}, elem_id="board")
+    _connect_link(share, press, fields)
+    screen = board(opening.draw() | {"phase": "recorded"}, elem_id="board")
+    code, add, column = production(run)
     explanation = why()
-    code = production(run, fields["lineup"])
 
-    def link_of(*values: Any) -> gr.Textbox:
-        return gr.Textbox(query_of(dict(zip(fields, values, strict=True))), visible=True)
-
-    def others_wait() -> bool:
-        queue = demo._queue.event_queue_per_concurrency_id.get(LINE)  # noqa: SLF001 (has no other name)
-        return bool(queue and queue.queue)
-
-    async def start(*values: Any) -> AsyncIterator[tuple[Any, Run]]:
+    async def start(request: gr.Request, *values: Any) -> AsyncIterator[tuple[Any, Run]]:
         form = dict(zip(fields, values, strict=True))
         try:
-            async with aclosing(race(host, offer, form, others_wait)) as drawings:
+            async with aclosing(drawn(host, line, offer, form, guest_of(request))) as drawings:
                 async for drawing in drawings:
                     yield drawing
         except DerbyError as error:
@@ -123,24 +142,56 @@ def _race_tab(
         event.then(**code)
         event.then(None, screen, explanation, js=in_browser("why"), **QUIET)
 
-    shared = share.click(link_of, list(fields.values()), link, **QUIET)
-    shared.then(None, link, link, js=in_browser("share"), **QUIET)
-    runs = [press.click, fields["prompt"].submit, screen.submit]
-    gr.on(runs, lambda: gr.Textbox(visible=False), None, link, **QUIET)
-    going = gr.on(
-        runs,
+    going = press.click(
         start,
-        list(fields.values()),
+        inputs,
         [screen, run],
-        concurrency_id=LINE,
-        concurrency_limit=1,
+        concurrency_limit=None,
         api_visibility="private",
-        show_progress_on=line,
+        show_progress="hidden",
     )
     stop.click(None, cancels=[going], **QUIET)
     # gradio does what follows a race where it was cancelled, too, and as soon as it has ended.
     ended = going.then(end, run, screen, **QUIET)
     follow(ended)
     ended.then(None, [races, screen], races, js=in_browser("keep"), **QUIET)
-    follow(screen.input(lambda: None, None, run, **QUIET))  # a file was dropped on it
+    fields["prompt"].submit(None, js=in_browser("enter"), **QUIET)
+    requests = (
+        (screen.submit, "again", [screen]),
+        (screen.select, "next", [screen]),
+        (add.click, "extend", [screen, column]),
+    )
+    for event, script, more in requests:
+        filled = event(None, [*more, *inputs], inputs, js=in_browser(script, *fields), **QUIET)
+        filled.then(None, js=in_browser("run"), **QUIET)
+    _connect_files(screen, run)
     return screen, follow
+
+
+def _connect_link(share: gr.Button, press: gr.Button, fields: Fields) -> None:
+    """Have a button show and copy the address of the settings; the race's button hides it."""
+    link = gr.Textbox(label="Link", buttons=["copy"], visible=False, elem_id="link")
+
+    def link_of(*values: Any) -> gr.Textbox:
+        try:
+            query = query_of(dict(zip(fields, values, strict=True)))
+        except DerbyError as error:
+            raise refusal(error) from error
+        return gr.Textbox(query, visible=True)
+
+    shared = share.click(link_of, list(fields.values()), link, **CHECKED)
+    shared.success(None, link, link, js=in_browser("share"), **QUIET)
+    press.click(lambda: gr.Textbox(visible=False), None, link, **QUIET)
+
+
+def _connect_files(screen: gr.HTML, run: gr.State) -> None:
+    """Have the board's files made when they are asked for."""
+    name, text = gr.Textbox(visible=False), gr.Textbox(visible=False)
+
+    def file_of(run: Run | None, event: gr.EventData) -> tuple[str, str]:
+        if run is None or event.name not in FORMS:
+            raise gr.Error("The race is not here any more: open it from the history.")
+        return event.name, FORMS[event.name](run.record)
+
+    made = screen.download(file_of, run, [name, text], **CHECKED)
+    made.success(None, [name, text], None, js=in_browser("save"), **QUIET)

@@ -6,23 +6,16 @@ from typing import Any
 
 import gradio as gr
 
-from backend.errors import DerbyError
-from backend.export.production import LIBRARIES, Snippet, snippet, usual, usual_library
-from page.components import QUIET, Fields, in_browser, plain
+from backend.export.production import expectation
+from backend.results.result import result_of
+from page.components import QUIET, in_browser, plain
 from page.race import Run
 
 NO_RACE = "Run a race to get the code of its columns."
+NO_CODE = "No library does what these columns did."
 
 #: The columns of the table of past races, and their widths in pixels.
-HISTORY = {
-    "when": 180,
-    "prompt": 300,
-    "fastest": 120,
-    "speed-up": 100,
-    "temperature": 130,
-    "seed": 80,
-    "tokens": 90,
-}
+HISTORY = {"when": 170, "prompt": 260, "columns": 220, "model and settings": 220, "result": 320}
 
 
 def why() -> list[Any]:
@@ -30,7 +23,7 @@ def why() -> list[Any]:
     drawing on the board.
     """
     with gr.Accordion("Why?", open=False):
-        reasons = plain("{{#each value}}<p>{{this}}</p>{{/each}}", [], elem_id="reasons")
+        reasons = plain(elem_id="reasons")
         figures = gr.Dataframe(
             interactive=False, wrap=True, max_height=900, show_label=False, elem_id="figures"
         )
@@ -48,69 +41,56 @@ def why() -> list[Any]:
     return [reasons, figures, curve]
 
 
-def production(run: gr.State, lineup: gr.Textbox) -> dict[str, Any]:
-    """A column of `run`, the race on the board, as code for a library, which can be raced like any
-    other column. Returns the arguments of the event that shows another race's code.
+def production(run: gr.State) -> tuple[dict[str, Any], gr.Button, gr.Textbox]:
+    """The code of the columns of `run`, the race on the board, for the libraries that have it.
+    Returns the arguments of the event that shows another race's code, the button that races it,
+    and the column that it is, as a line of a line-up.
     """
-    with gr.Accordion("Use in production", open=False):
+    with gr.Accordion("Code for other columns and libraries", open=False, elem_id="code-panel"):
         with gr.Row():
             column = gr.Dropdown([], label="Column", elem_id="code-column")
-            library = gr.Dropdown(list(LIBRARIES), label="Library", elem_id="code-library")
+            library = gr.Dropdown([], label="Library", elem_id="code-library")
         note = plain(elem_id="code-note")
-        code = gr.Code(
-            language=None,
-            interactive=False,
-            wrap_lines=True,
-            label="Code",
-            elem_id="code",
-        )
-        add = gr.Button("Race this code", size="sm", visible=False, elem_id="code-race")
+        code = plain("pre", elem_id="code")
+        with gr.Row():
+            copy = gr.Button("Copy", size="sm", visible=False, elem_id="code-copy")
+            add = gr.Button("Race this code", size="sm", visible=False, elem_id="code-race")
+        raced = gr.Textbox(visible=False)
 
-    def code_of(run: Run, index: int, library: str) -> Snippet:
-        return snippet(run.board, index, run.race.request, run.race.target, library)
+    def show(run: Run | None, index: int | None = None, chosen: str = "") -> list[Any]:
+        if run is None or not run.over or not (every := run.snippets()):
+            sentence = NO_CODE if run is not None and run.over else NO_RACE
+            nothing, hidden = gr.Dropdown([], value=None), gr.Button(visible=False)
+            return [nothing, nothing, sentence, "", hidden, hidden, ""]
+        names = [(run.board.name(i), i) for i in every]
+        index = index if index in every else next(iter(every))
+        chosen = chosen if chosen in every[index] else next(iter(every[index]))
+        snippet = every[index][chosen]
+        expect = expectation(snippet, result_of(run.board))
+        return [
+            gr.Dropdown(names, value=index),
+            gr.Dropdown(list(every[index]), value=chosen),
+            f"{expect} {snippet.note}".strip(),
+            snippet.code,
+            gr.Button(visible=True),
+            gr.Button(visible=snippet.column is not None and snippet.raced is None),
+            str(snippet.column or ""),
+        ]
 
-    def names_of(run: Run) -> list[str]:
-        return [run.board.name(i) for i in range(len(run.race.columns))]
-
-    def show(run: Run | None, column: str | None = None, library: str = "") -> list[Any]:
-        hidden = [gr.Code(visible=False), gr.Button(visible=False)]
-        if run is None or not run.board.ended:
-            return [gr.skip(), gr.skip(), NO_RACE, *hidden]
-        names, request, target = names_of(run), run.race.request, run.race.target
-        index = names.index(column) if column in names else usual(run.board, request, target)
-        library = library or usual_library(run.board, index, request, target)
-        library = library or next(iter(LIBRARIES))
-        choices = [gr.Dropdown(names, value=names[index]), gr.Dropdown(value=library)]
-        try:
-            written = code_of(run, index, library)
-        except DerbyError as error:
-            return [*choices, str(error), *hidden]
-        code = gr.Code(written.code, visible=bool(written.code))
-        button = gr.Button(visible=written.column is not None and not written.raced)
-        return [*choices, f"{written.raced} {written.note}".strip(), code, button]
-
-    def race(run: Run, column: str, library: str, lineup: str) -> tuple[str, str]:
-        written = code_of(run, names_of(run).index(column), library)
-        return f"{lineup.rstrip()}\n{written.column}", "It is a column of the next race."
-
-    outputs = [column, library, note, code, add]
+    outputs = [column, library, note, code, copy, add, raced]
     column.input(show, [run, column], outputs, **QUIET)
     library.input(show, [run, column, library], outputs, **QUIET)
-    add.click(race, [run, column, library, lineup], [lineup, note], **QUIET)
-    return {"fn": show, "inputs": run, "outputs": outputs, **QUIET}
+    copy.click(None, code, None, js=in_browser("copy"), **QUIET)
+    return {"fn": show, "inputs": run, "outputs": outputs, **QUIET}, add, raced
 
 
 def past_races() -> gr.BrowserState:
     """The past races, which the browser has."""
-    return gr.BrowserState([], storage_key="decode-derby-races", secret="decode-derby")  # noqa: S106
+    return gr.BrowserState([], storage_key="decode-derby-history", secret="decode-derby")  # noqa: S106
 
 
-def history(
-    tab: gr.Tab, races: gr.BrowserState, run: gr.State, board: gr.HTML, fields: Fields
-) -> Any:
-    """Lay the list out, and have a click on a row draw that race again and fill in its settings.
-    Returns that event.
-    """
+def history(tab: gr.Tab, races: gr.BrowserState) -> tuple[Any, gr.Textbox]:
+    """Lay the list out. Returns the event of a click on a row, and the record that it opens."""
     gr.Markdown("The last 20 races of this browser. Click a row to open its race.")
     table = gr.Dataframe(
         [],
@@ -125,11 +105,10 @@ def history(
     clear.click(None, races, races, js=in_browser("clear"), **QUIET)
     rows = in_browser("rows", *HISTORY)
     gr.on([races.change, tab.select], None, races, table, js=rows, **QUIET)
-    place, inputs = gr.Number(visible=False), list(fields.values())
+    place, record = gr.Number(visible=False), gr.Textbox(visible=False)
 
-    def place_of(row: gr.SelectData) -> tuple[int, None]:
-        return row.index[0], None  # the race on the board is none that this server ran
+    def place_of(row: gr.SelectData) -> int:
+        return row.index[0]
 
-    script = in_browser("open", *fields)
-    clicked = table.select(place_of, None, [place, run], **QUIET)
-    return clicked.then(None, [place, races, board, *inputs], [board, *inputs], js=script, **QUIET)
+    clicked = table.select(place_of, None, place, **QUIET)
+    return clicked.then(None, [place, races], record, js=in_browser("record"), **QUIET), record

@@ -1,135 +1,173 @@
-"""A race on the page, drawn again and again from a click on Run."""
+"""A race on the page, from a click on Run to its end, and one that is opened again."""
 
 import asyncio
+import base64
+import gzip
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+import zlib
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
-from functools import cache
-from math import inf
-from pathlib import Path
+from dataclasses import asdict, replace
 from queue import SimpleQueue
 from typing import Any
 
 import gradio as gr
 
 from backend.errors import DerbyError
-from backend.events import Event, Finished
-from backend.export.tables import files_of
-from backend.form import read_race
+from backend.events import Event, Finished, Preparing
+from backend.export.next_step import next_step
+from backend.export.production import Snippet, snippets
+from backend.form import form_of, read_race
 from backend.offer import Offer
 from backend.racing.hosts import Host
+from backend.racing.line import PERIOD, Line, Place
 from backend.racing.race import Race
-from backend.records.file import load
-from backend.records.record import RaceRecord, recorded
+from backend.records.file import as_bytes
+from backend.records.record import RaceRecord, board, recorded
 from backend.results.drawing import Drawer, Drawing
-from backend.results.scoreboard import ENDED, Scoreboard
+from backend.results.figures import counted
+from backend.results.scoreboard import ENDED
 
-#: Seconds between two looks at what has happened.
-PERIOD = 0.25
+#: Characters of a prompt that stand beside its result.
+MOST_PROMPT = 300
 
-#: The first example's race, as `race --record` writes it.
-OPENING = Path(__file__).resolve().parent.parent / "assets" / "opening.json"
+#: Bytes of a record that a browser may send, unpacked.
+MOST_BYTES = 2**24
 
 
-async def events_of(
-    host: Host,
-    race: Race,
-    stopped: Callable[[], bool] = lambda: False,
-    most: float = inf,
-) -> AsyncGenerator[list[Event], None]:
-    """What a race's events were, four times a second, until it has ended. It ends with
-    the pass of `stopped()`, of this iterator's own end, and `most` seconds after its first event.
+class Run:
+    """A race and what has happened in it so far. `ahead`: races before it in the line; `late`: it
+    was ended, because it took long while others waited; `over`: nothing more happens in it.
+    `offer`: of what it does not offer, no code is written, which could read files.
     """
+
+    def __init__(self, race: Race | RaceRecord, offer: Offer, number: int = 0) -> None:
+        here = isinstance(race, Race)
+        self.record = recorded(race.request, race.columns, race.target, ()) if here else race
+        self.offer = offer
+        self.board = board(self.record)
+        self.ahead, self.late, self.over = 0, False, self.board.ended
+        self._drawing = threading.Lock()  # a race that is stopped may be drawn at that moment
+        number = number or time.time_ns() // 1_000_000
+        self._drawer = Drawer(self.board, race.request, number)
+        self._events: list[Event] = []
+
+    def add(self, events: Iterable[Event]) -> None:
+        for event in events:
+            self._events.append(event)
+            self.board.add(event)
+
+    def draw(self) -> Drawing:
+        """The race as it is now, with what it is about; once it is over, with what to do next and
+        the form that asks for it again.
+        """
+        record = self.record
+        about = {"prompt": record.request.prompt[:MOST_PROMPT], "about": record.about}
+        with self._drawing:
+            drawing = self._drawer.draw() | about
+        if self.ahead:
+            waiting = f"{counted(self.ahead, 'race')} ahead of yours: it begins by itself."
+            return drawing | {"phase": "waiting", "status": waiting}
+        if not self.over:
+            return drawing
+        form = form_of(record.request, record.columns, record.target)
+        return drawing | {"form": form, "next": asdict(next_step(self.board, self.snippets()))}
+
+    def end(self) -> Drawing:
+        """The last drawing, with the record. Columns that still run end here."""
+        self.over, self.ahead = True, 0
+        running = (i for i, score in enumerate(self.board.scores) if score.state not in ENDED)
+        self.add([Finished(column, "stopped", []) for column in running])
+        events = (event for event in self._events if not isinstance(event, Preparing))
+        self.record = replace(self.record, events=tuple(events))
+        return self.draw() | {"record": packed(as_bytes(self.record))}
+
+    def snippets(self) -> dict[int, dict[str, Snippet]]:
+        """The code of its columns; see `snippets`. None of a race with what is not offered here: a
+        record could name files.
+        """
+        record = self.record
+        try:
+            self.offer.require_model(record.target.name)
+            for column in record.columns:
+                self.offer.require_column(column, record.target)
+        except DerbyError:
+            return {}
+        return snippets(self.board, record.request, record.target)
+
+
+async def running(
+    host: Host, place: Place, race: Race, run: Run, seconds: float
+) -> AsyncGenerator[None, None]:
+    """Wait for the turn, then run the race and add its events to `run`, yielding some times a
+    second. It ends early with this iterator, or after so many seconds of its turn if others wait.
+    """
+    async for ahead in place.ahead():
+        run.ahead = ahead
+        yield
+    run.ahead = 0
     events: SimpleQueue[Event | None] = SimpleQueue()
     closed = threading.Event()
 
+    def stopped() -> bool:
+        run.late |= place.overdue(seconds)
+        return run.late or closed.is_set()
+
     def drain() -> None:
         try:
-            host.run(race, events.put, lambda: closed.is_set() or stopped())
+            host.run(race, events.put, stopped)
         finally:
             events.put(None)
 
     threading.Thread(target=drain, name="events", daemon=True).start()
     try:
-        ended, begun = False, inf
+        ended = False
         while not ended:
             await asyncio.sleep(PERIOD)
-            if time.monotonic() - begun > most:
-                closed.set()
             new = [events.get_nowait() for _ in range(events.qsize())]
             ended = None in new
-            begun = min(begun, time.monotonic()) if new else begun
-            yield [event for event in new if event is not None]
+            run.add(event for event in new if event is not None)
+            yield
     finally:
         closed.set()
 
 
-class Run:
-    """A race and what has happened in it so far."""
-
-    def __init__(self, race: Race | RaceRecord, form: Mapping[str, Any]) -> None:
-        self.race, self.form = race, form
-        self.board = Scoreboard(race.columns)
-        self.over = self.late = False
-        self._drawing = threading.Lock()  # a race that is stopped may be drawn at that moment
-        self.begun = time.monotonic()
-        self._drawer = Drawer(self.board, race.request, time.time_ns() // 1_000_000)
-        self._events: list[Event] = []
-
-    def add(self, events: Sequence[Event]) -> None:
-        self._events += events
-        for event in events:
-            self.board.add(event)
-
-    def draw(self) -> Drawing:
-        with self._drawing:
-            return self._drawer.draw()
-
-    def end(self) -> Drawing:
-        """The last drawing, with the race's files and form. Columns that still run end here."""
-        self.over = True
-        running = (i for i, score in enumerate(self.board.scores) if score.state not in ENDED)
-        self.add([Finished(column, "stopped", []) for column in running])
-        race = self.race
-        record = recorded(race.request, race.columns, race.target, self._events)
-        return self.draw() | {"files": files_of(record), "form": dict(self.form)}
-
-
-async def race(
-    host: Host,
-    offer: Offer,
-    form: Mapping[str, Any],
-    others_wait: Callable[[], bool],
+async def drawn(
+    host: Host, line: Line, offer: Offer, form: Mapping[str, Any], guest: str
 ) -> AsyncGenerator[tuple[Drawing, Run], None]:
     """The race that a form asks for, drawn again and again until it has ended or this iterator is
-    closed; `Run.end` draws the end. Where others wait, it ends after the limit's seconds. Raises
-    DerbyError for what the visitor can mend.
+    closed; `Run.end` draws the end. Raises DerbyError for what the visitor can mend.
     """
-    command, limit = read_race(form, offer), offer.limits.seconds
-    run = Run(command, form)
-
-    def late() -> bool:
-        run.late |= time.monotonic() - run.begun > limit and others_wait()
-        return run.late
-
-    yield run.draw(), run
-    async with aclosing(events_of(host, command, late)) as batches:
-        async for events in batches:
-            run.add(events)
-            yield await asyncio.to_thread(run.draw), run
+    race, seconds = read_race(form, offer), offer.limits.seconds
+    run = Run(race, offer)
+    with line.place(guest) as place:
+        yield run.draw(), run
+        async with aclosing(running(host, place, race, run, seconds)) as steps:
+            async for _ in steps:
+                yield await asyncio.to_thread(run.draw), run
     if run.late:
-        gr.Info(f"Others wait, so your race ended after {limit} seconds.")
+        gr.Info(f"Others wait, so your race ended after {seconds} seconds.")
     messages = {score.message for score in run.board.scores}
     if len(messages) == 1 and (message := messages.pop()):
         raise DerbyError(message)
 
 
-@cache
-def opening() -> Run:
-    """The race that a page opens with."""
-    record = load(OPENING)
-    run = Run(record, {})
-    run.add(record.events)
-    run.over = True
-    return run
+def packed(record: bytes) -> str:
+    """A record as browsers keep and send it: a tenth as long."""
+    return base64.b64encode(gzip.compress(record, 6, mtime=0)).decode()
+
+
+def unpacked(text: str) -> bytes:
+    """What was packed. Raises DerbyError for anything else."""
+    try:
+        file = zlib.decompressobj(wbits=31)  # of gzip
+        data = file.decompress(base64.b64decode(text, validate=True), MOST_BYTES + 1)
+    except (ValueError, zlib.error) as error:
+        raise DerbyError("This is not a record of a race: save it again.") from error
+    if len(data) > MOST_BYTES:
+        raise DerbyError(
+            f"The record has more than {MOST_BYTES:,} bytes, the most that the page opens: "
+            "replay it in a terminal."
+        )
+    return data

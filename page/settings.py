@@ -7,11 +7,14 @@ import gradio as gr
 
 from backend.errors import DerbyError
 from backend.form import KINDS, PRESETS, Form, own_grammar, settings_table, usual_lineup
-from backend.grammar.check import check
+from backend.grammar.check import Fit, check
+from backend.grammar.sources import GrammarSource
 from backend.offer import Offer
+from backend.racing.line import Line
 from backend.strategies.libraries import LLAMACPP
 from backend.strategies.settings import OWN
 from page.components import CHECKED, QUIET, Fields, plain, refusal
+from page.guests import guest_of
 
 #: Seconds of processor time that a check of a grammar may take.
 DEADLINE = 2.0
@@ -21,7 +24,7 @@ THINKING = [("as usual", ""), ("on", "on"), ("off", "off")]
 USUAL = ("usual", "")
 
 
-def settings(offer: Offer, prompt: gr.Textbox) -> tuple[gr.Sidebar, Fields]:
+def settings(offer: Offer, checks: Line, prompt: gr.Textbox) -> tuple[gr.Sidebar, Fields]:
     """Lay out the settings. Returns the form's components, `prompt` among them, too."""
     fields: dict[str, Any] = {"prompt": prompt}
 
@@ -78,7 +81,7 @@ def settings(offer: Offer, prompt: gr.Textbox) -> tuple[gr.Sidebar, Fields]:
                 wrap_lines=True,
                 label="Grammar",
             )
-            _connect_grammar(fields, offer)
+            _connect_grammar(fields, checks, offer)
 
     def choose(title: str) -> tuple[str, str]:
         preset = PRESETS[titles.index(title)]
@@ -101,7 +104,17 @@ def settings(offer: Offer, prompt: gr.Textbox) -> tuple[gr.Sidebar, Fields]:
     return sidebar, fields
 
 
-def _connect_grammar(fields: Fields, offer: Offer) -> None:
+async def checked(checks: Line, guest: str, source: GrammarSource, sample: str) -> Fit:
+    """How far a text fits a grammar, tried in turn: each check may take much memory. Raises
+    DerbyError.
+    """
+    with checks.place(guest) as place:
+        async for _ in place.ahead():
+            pass
+        return await asyncio.to_thread(check, source, sample, DEADLINE)
+
+
+def _connect_grammar(fields: Fields, checks: Line, offer: Offer) -> None:
     """Have the visitor's own grammar checked, and a column added that uses it."""
     kind, text, lineup = fields["grammar_kind"], fields["grammar_text"], fields["lineup"]
     sample = gr.Textbox(label="A text to try", lines=1, max_lines=6)
@@ -110,15 +123,15 @@ def _connect_grammar(fields: Fields, offer: Offer) -> None:
         use = gr.Button("Use it in a column", size="sm", variant="primary")
     answer = plain()
 
-    async def fit(kind: Any, text: str, sample: str) -> str:
+    async def fit(request: gr.Request, kind: Any, text: str, sample: str) -> str:
         try:
             source = own_grammar(kind, text, offer)
-            return (await asyncio.to_thread(check, source, sample, DEADLINE)).sentence(sample)
+            return (await checked(checks, guest_of(request), source, sample)).sentence(sample)
         except DerbyError as error:
             raise refusal(error) from error
 
-    async def add(lineup: str, kind: Any, text: str) -> tuple[str, str]:
-        works = await fit(kind, text, "")
+    async def add(request: gr.Request, lineup: str, kind: Any, text: str) -> tuple[str, str]:
+        works = await fit(request, kind, text, "")
         if f"grammar={OWN}" in lineup:
             return lineup, f"{works} A column uses it."
         column = f"grammar:grammar={OWN}"

@@ -126,6 +126,9 @@ class Visitor:
     def begin(self) -> None:
         """Run, and wait until a column writes."""
         self.run()
+        self.begin_writing()
+
+    def begin_writing(self) -> None:
         self.wait("running")
         expect(self.page.locator("#board .flow").first).not_to_be_empty()
 

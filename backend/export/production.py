@@ -22,8 +22,8 @@ from backend.libraries.openvino_genai import PRECISIONS as GENAI_PRECISIONS
 from backend.libraries.transformers import TRANSFORMERS
 from backend.models.files import BUILT_IN, is_gguf
 from backend.programs.parser import is_program
-from backend.results.figures import likely
-from backend.results.result import result_of
+from backend.results.figures import DASH, likely
+from backend.results.result import Result, Row, result_of
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import Column, OwnModel, default_column, settings_of
 from backend.strategies.declaration import Equivalent
@@ -62,15 +62,15 @@ SAME_VALUES = {*EXACT_PRECISIONS, GGUF}
 @dataclass(frozen=True, slots=True)
 class Snippet:
     """One library's way to do what a column does. `code` is "" where it has none; `note` says why,
-    or what differs. `column` runs this code; None: none does. `raced`: what to expect of it, if it
-    was in the race.
+    or what differs. `column` runs this code; None: none does. `raced`: the row of that column, if
+    it was in the race.
     """
 
     language: Literal["python", "bash"]
     code: str
     note: str
     column: Column | None = None
-    raced: str = ""
+    raced: Row | None = None
 
 
 def snippet(
@@ -81,6 +81,7 @@ def snippet(
     column that failed or is a server's, a program, and an unknown library.
     """
     _require_code(board, index, request, library)
+    result = result_of(board)
     column, score, template = board.columns[index], board.scores[index], LIBRARIES[library]
     theirs, settings, notes = column, column.settings(), list[str]()
     try:
@@ -98,7 +99,9 @@ def snippet(
     note = " ".join(filter(None, notes))
     if not template.raced:
         return Snippet(template.language, code, note)
-    return Snippet(template.language, code, note, theirs, _raced(board, index, theirs, target))
+    same = [row for row in result.rows if alike(board.columns[row.column], theirs, target)]
+    raced = next((row for row in sorted(same, key=lambda row: row.column != index)), None)
+    return Snippet(template.language, code, note, theirs, raced)
 
 
 def _in_library(
@@ -156,35 +159,33 @@ def _require_code(board: Scoreboard, index: int, request: Request, library: str)
         raise unknown("library", library, LIBRARIES)
 
 
-def usual(board: Scoreboard, request: Request, target: ModelSpec) -> int:
-    """The column to begin with: the fastest with the baseline's text that was measurably faster
-    and that some library has code for, or else the baseline.
+def snippets(
+    board: Scoreboard, request: Request, target: ModelSpec
+) -> dict[int, dict[str, Snippet]]:
+    """The code of each column that has any, by libraries: first one that was raced so, then one
+    like the race's engine.
     """
-    result = result_of(board)
-    faster = [row for row in result.rows if row.verdict == "faster"]
-    for row in sorted(faster, key=lambda row: -row.speedup.value):
-        same = row.text == "same" and result.wrote_baseline_text(row)
-        if same and usual_library(board, row.column, request, target):
-            return row.column
-    return board.baseline_index or 0
+    every: dict[int, dict[str, Snippet]] = {}
+    for index in range(len(board.columns)):
+        try:
+            each = {name: snippet(board, index, request, target, name) for name in LIBRARIES}
+        except DerbyError:
+            continue
+        names = sorted(
+            (name for name in each if each[name].code),
+            key=lambda name: (
+                each[name].raced is None,
+                LIBRARIES[name].library.like != target.engine,
+            ),
+        )
+        every |= {index: {name: each[name] for name in names}} if names else {}
+    return every
 
 
-def usual_library(board: Scoreboard, index: int, request: Request, target: ModelSpec) -> str:
-    """The library to begin with for a column: one that was raced so, one like the race's engine,
-    or any other that has code for it; "": none has.
-    """
-    try:
-        snippets = {name: snippet(board, index, request, target, name) for name in LIBRARIES}
-    except DerbyError:
-        return ""
-    return max(
-        (name for name in snippets if snippets[name].code),
-        key=lambda name: (
-            bool(snippets[name].raced),
-            LIBRARIES[name].library.like == target.engine,
-        ),
-        default="",
-    )
+def alike(one: Column, other: Column, target: ModelSpec) -> bool:
+    """Whether two columns of a race on `target` do the same."""
+    same = (one.name, one.settings()) == (other.name, other.settings())
+    return same and one.target(target) == other.target(target)
 
 
 def _settings(
@@ -195,9 +196,9 @@ def _settings(
     """
     only, notes = equivalent.only.get(library, {}), [equivalent.note]
     if equivalent.missing and not only:
-        raise DerbyError(f"{library} has no {equivalent.missing}: use {equivalent.instead}.")
+        raise DerbyError(f"{library} has no {equivalent.missing}: choose another column.")
     if grammar and library == "transformers":
-        raise DerbyError("transformers has no grammars: choose another library.")
+        raise DerbyError("transformers has no grammars: choose openvino-genai, llama.cpp or vLLM.")
     if grammar and library != "llama.cpp":
         definition_of(grammar)  # raises for one that llama.cpp alone reads
     draft, lookup, k = _draft(library, equivalent, target), equivalent.lookup, equivalent.k
@@ -244,16 +245,18 @@ def _require_files(models: set[str], library: str) -> None:
         raise DerbyError(f"{library} runs {reads} here: choose another model, or another library.")
 
 
-def _raced(board: Scoreboard, index: int, column: Column, target: ModelSpec) -> str:
-    """What to expect of a column that was in the race, as column `index` first; "": it was not."""
-    result = result_of(board)
-    for row in sorted(result.rows, key=lambda row: row.column != index):
-        other = board.columns[row.column]
-        same = (other.name, other.settings()) == (column.name, column.settings())
-        if same and other.target(target) == column.target(target):
-            if row.message:
-                return f"This code failed in the race: {row.message}"
-            if not (row.speedup.value and result.final) or result.doubt == "noisy":
-                return "This code was in the race, which tells no speed-up."
-            return f"Expect {likely(row.speedup)}: this code was in the race."
-    return ""
+def expectation(snippet: Snippet, result: Result) -> str:
+    """What to expect of code that was in the race."""
+    row = snippet.raced
+    if row is None:
+        return ""
+    if row.message:
+        return f"This code failed in the race: {row.message}"
+    if result.doubt == "noisy" and row.speedup.known:
+        low, high = row.speedup.low, row.speedup.high
+        return (
+            f"Expect {low:.1f}{DASH}{high:.1f}\N{MULTIPLICATION SIGN}: this code was in the race."
+        )
+    if not (row.speedup.value and result.final) or result.doubt == "noisy":
+        return "This code was in the race, which tells no speed-up."
+    return f"Expect {likely(row.speedup)}: this code was in the race."

@@ -4,7 +4,7 @@ spreadsheets, with numbers as numbers and texts as plain text.
 
 import csv
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from io import StringIO
 
 from backend.export.picture import picture_of
@@ -65,13 +65,16 @@ def markdown(record: RaceRecord) -> str:
     return "\n\n".join([*filter(None, parts), f"{_literal(record.place)}."]) + "\n"
 
 
-def files_of(record: RaceRecord) -> dict[str, str]:
-    """A race as files, by their names: the whole race, its table and its picture."""
-    return {
-        "race.json": as_bytes(record).decode(),
-        "race.md": markdown(record),
-        "race.svg": picture_of(record),
-    }
+def _json(record: RaceRecord) -> str:
+    return as_bytes(record).decode()
+
+
+#: A race as files, by their names: the whole race, its table and its picture.
+FORMS: Mapping[str, Callable[[RaceRecord], str]] = {
+    "race.json": _json,
+    "race.md": markdown,
+    "race.svg": picture_of,
+}
 
 
 def _literal(text: str) -> str:

@@ -1,7 +1,6 @@
 """openvino-genai's own decoding: LLMPipeline, plain, with prompt lookup, or with a draft model."""
 
 import shutil
-import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
@@ -48,11 +47,11 @@ PRECISIONS = OPENVINO.precisions
 #: Raise it whenever the code below writes something else into a prepared folder.
 RECIPE = "openvino-genai v2"
 
-#: Attributes of SchedulerConfig: as the library has them for a single request, but that no prompt
-#: is remembered from one answer to the next.
+#: Attributes of SchedulerConfig: no prompt is remembered from one answer to the next, and most are
+#: read at once.
 SCHEDULER: Mapping[str, Any] = {
     "enable_prefix_caching": False,
-    "max_num_batched_tokens": sys.maxsize,
+    "max_num_batched_tokens": 8192,
 }
 
 #: Looks itself up, and so warms up passes of several rows too.

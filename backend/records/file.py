@@ -16,8 +16,7 @@ from backend.engines.registry import engine_named
 from backend.errors import DerbyError
 from backend.events import Event, Name, to_json
 from backend.grammar.sources import GrammarSource, shipped
-from backend.records.record import Hardware, RaceRecord, board
-from backend.results.drawing import drawing
+from backend.records.record import Hardware, RaceRecord
 from backend.strategies.column import Column, OwnModel, default_column, settings_of
 from backend.types import ModelSpec, Request
 from backend.untrusted import Untrusted, UntrustedError, read_json
@@ -73,7 +72,7 @@ class Document(Untrusted, extra="forbid"):
     events: Annotated[
         list[Annotated[Event, Field(discriminator="kind")]], Field(max_length=393_216), FailFast()
     ]
-    drawing: Any = None  # for browsers, and made of the events
+    drawing: Any = None  # older versions wrote one, which was made of the events
 
     @property
     def record(self) -> RaceRecord:
@@ -104,7 +103,6 @@ def document_of(record: RaceRecord) -> dict[str, Any]:
         "target": asdict(record.target),
         "columns": [_plain_column(column) for column in record.columns],
         "events": [to_json(event) for event in record.events],
-        "drawing": drawing(board(record), record.request),
     }
 
 

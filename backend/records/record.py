@@ -4,7 +4,7 @@ import platform
 import tomllib
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -16,6 +16,7 @@ from pydantic import Field
 from backend.errors import DerbyError
 from backend.events import Count, Event, Name, Preparing
 from backend.machine import cores
+from backend.models.files import model_title
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import Column
 from backend.types import ModelSpec, Request
@@ -104,6 +105,15 @@ class RaceRecord:
             raise DerbyError(
                 f"The record tells of column {beyond + 1} of a race of {count}: record it anew."
             )
+
+    @property
+    def about(self) -> str:
+        """What was asked on which model, when and where, in a line."""
+        request = self.request
+        loads = any(column.strategy.loads for column in self.columns)
+        model = f"{replace(self.target, name=model_title(self.target.name))}, " if loads else ""
+        length = f"{'exactly ' if request.ignore_eos else ''}{request.max_new_tokens} new tokens"
+        return f"{model}{length}, {request.sampling}; {self.place}"
 
     @property
     def place(self) -> str:

@@ -34,9 +34,8 @@ class Equivalent:
     both; neither: plain decoding. `draft`: a model, an EAGLE-3 draft ("trained": the target's own),
     or a precision of the target's copy. `note`: why it stands for something else.
 
-    `missing` names what libraries lack, and `instead` the strategy to use; `only` has those that do
-    not, by their titles, and the settings by which their columns do it (vLLM's:
-    speculative_config).
+    `missing` names what libraries lack; `only` has those that do not, by their titles, and the
+    settings by which their columns do it (vLLM's: speculative_config).
     """
 
     lookup: int = 0
@@ -45,7 +44,6 @@ class Equivalent:
     k: int = 0
     note: str = ""
     missing: str = ""
-    instead: str = "Prompt lookup"
     only: Mapping[str, Values] = field(default_factory=dict)
 
 

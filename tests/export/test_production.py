@@ -23,12 +23,14 @@ from scoreboards import again, board_of, written
 from backend.decoding.seams import UNDECIDED
 from backend.errors import DerbyError
 from backend.events import Conditions, Decided, Started
-from backend.export.production import LIBRARIES, Snippet, snippet, usual, usual_library
+from backend.export.next_step import next_step
+from backend.export.production import LIBRARIES, Snippet, expectation, snippet, snippets
 from backend.grammar.sources import GrammarSource, shipped
 from backend.libraries.llamacpp import request_body, server_flags
 from backend.libraries.openvino_genai import generation_arguments, pipeline_arguments
 from backend.libraries.transformers import generate_arguments, load_arguments
 from backend.models.prepared import CACHE
+from backend.results.result import result_of
 from backend.results.scoreboard import Score, Scoreboard
 from backend.strategies.column import Column, default_column, parse_column, settings_of
 from backend.strategies.registry import strategies
@@ -160,24 +162,37 @@ TOKENS = [[n % 20] for n in range(60)]
 
 
 @pytest.mark.parametrize(
-    ("columns", "costs", "chosen"),
+    ("columns", "costs", "answer", "column"),
     [
-        ("kv lookup speculative", (0.1, 0.08, 0.05), 2),
-        ("kv lookup speculative:draft=a/b speculative:draft=bf16", (0.1, 0.08, 0.05, 0.04), 2),
-        ("kv openvino_genai:lookup=4 lookup", (0.1, 0.05, 0.08), 1),
-        ("kv lookup speculative:draft=bf16", (0.1, 0.12, 0.05), 0),
-        ("kv grammar lookup", (0.1, 0.05, 0.08), 2),
-        ("kv lookup", (0.1, 0.2), 0),
+        # An own column won: the library's column that does the same can be raced.
+        ("kv lookup speculative", (0.1, 0.05, 0.08), "The fastest", "openvino_genai:lookup="),
+        # What was raced and was faster is to be used, not what was faster still and is no code.
+        ("kv openvino_genai:lookup=4 lookup", (0.1, 0.07, 0.05), "Use it: openvino-genai with", ""),
+        ("kv openvino_genai lookup:k=4", (0.1, 0.05, 0.2), "openvino-genai; nothing was", ""),
+        ("kv lookup speculative:draft=bf16", (0.1, 0.12, 0.05), "", ""),  # no library has such code
+        ("kv lookup", (0.1, 0.2), "Nothing was measurably faster", "openvino_genai"),
+        ("openvino_genai lookup", (0.1, 0.2), "nothing was measurably faster", ""),
     ],
 )
-def test_production_begins_at_the_fastest_column_that_some_library_has_code_for(
-    columns: str, costs: Sequence[float], chosen: int
+def test_under_a_race_stands_the_code_that_was_raced_or_the_race_of_it(
+    columns: str, costs: Sequence[float], answer: str, column: str
 ) -> None:
     events = [e for i, cost in enumerate(costs) for e in written(i, TOKENS, cost)]
-    if "genai" in columns:
-        events.append(again(1, TOKENS, costs[1]))
-    quiet = Conditions(0.0)
-    assert usual(board_of(columns, *events, quiet), HI, BUILT_IN) == chosen
+    at = [i for i, name in enumerate(columns.split()) if "genai" in name]
+    events += [again(i, TOKENS, costs[i]) for i in at]
+    board = board_of(columns, *events, Conditions(0.0))
+    every = snippets(board, HI, BUILT_IN)
+    step = next_step(board, every)
+    assert answer in step.sentence
+    assert step.column.startswith(column)
+    assert bool(step.code) == ("Use it" in step.sentence)
+    if step.code:
+        assert step.code in [each.code for each in every[at[0]].values()]
+    for conditions, sentence in ((Conditions(0.9), "Run it again"), (None, "")):
+        other = board_of(columns, *events, *filter(None, [conditions]))
+        step = next_step(other, every)
+        assert sentence in step.sentence
+        assert (step.code, step.column) == ("", "")
 
 
 def test_code_whose_column_was_in_the_race_says_how_that_did() -> None:
@@ -186,21 +201,32 @@ def test_code_whose_column_was_in_the_race_says_how_that_did() -> None:
     costs = (0.1, 0.08, 0.05, 0.04, 0.08, 0.08)
     events = [e for i, cost in enumerate(costs) for e in written(i, TOKENS, cost)]
     stopped = board_of(columns, *events)  # of which nobody knows who else used the machine
-    assert "no speed-up" in snippet(stopped, 1, HI, BUILT_IN, "transformers").raced
+
+    def expected(board: Scoreboard, index: int, library: str = "transformers") -> str:
+        code = snippet(board, index, HI, BUILT_IN, library)
+        return expectation(code, result_of(board))
+
+    assert "no speed-up" in expected(stopped, 1)
     board = board_of(columns, *events, Conditions(0.0))
-    raced = [snippet(board, i, HI, BUILT_IN, "transformers").raced for i in range(len(costs))]
+    raced = [expected(board, i) for i in range(len(costs))]
     assert raced[0] == "", "it was in it in another precision"
     assert "2.00\u00d7" in raced[1] == raced[2] == raced[4]
     assert raced[5] == "", "with another n-gram"
     assert "2.50\u00d7" in raced[3]
-    assert snippet(board, 1, HI, BUILT_IN, "vLLM").raced == ""
-    assert usual_library(board, 1, HI, BUILT_IN) == "transformers"
+    assert expected(board, 1, "vLLM") == ""
+    noisy = board_of(columns, *events, Conditions(0.9))
+    assert re.match(r"Expect \d\.\d\u2013\d\.\d\u00d7", expected(noisy, 3))
+    assert next(iter(snippets(board, HI, BUILT_IN)[1])) == "transformers", "which was raced so"
 
 
-def test_the_library_to_begin_with_can_do_what_the_column_did() -> None:
-    board = board_of("kv kv:grammar=person", *written(0, TOKENS, 0.1))
-    assert not snippet(board, 1, HI, BUILT_IN, "transformers").code
-    assert usual_library(board, 1, HI, BUILT_IN) == "openvino-genai"
+def test_only_what_has_code_is_offered() -> None:
+    columns = "kv kv:grammar=person lookahead speculative:draft=bf16"
+    every = snippets(board_of(columns, *written(0, TOKENS, 0.1)), HI, BUILT_IN)
+    assert next(iter(every[0])) == "openvino-genai", "it is like the race's engine"
+    assert [*every[1]] == ["openvino-genai", "llama.cpp", "vLLM"]
+    assert [*every[2]] == ["transformers"]
+    assert 3 not in every
+    assert all(each.code for column in every.values() for each in column.values())
 
 
 def test_whatever_cannot_be_written_is_a_sentence() -> None:
@@ -387,7 +413,7 @@ def test_what_a_library_lacks_is_said_instead_of_guessed() -> None:
         "speculative:draft=a/b": {"llama.cpp"},
         "lookahead": libraries - {"transformers"},
         "speculative:draft=int4": libraries - {"openvino-genai"},
-        "grammar": libraries,
+        "grammar": {"transformers"},
         "kv:grammar=person": {"transformers"},
         "kv:grammar=json": {"transformers", "openvino-genai"},
         "llamacpp:spec=ngram-mod": libraries - {"llama.cpp"},

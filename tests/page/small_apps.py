@@ -13,8 +13,11 @@ from typing import Any
 import gradio as gr
 from starlette.middleware import Middleware
 
-from page.components import board
-from page.guests import LINE, Guests
+from page.components import board, plain
+from page.guests import Guests
+
+#: Of the page's own.
+SCRIPT = Path(__file__).resolve().parents[2] / "assets" / "page.js"
 
 RUNNING: list[str] = []
 
@@ -46,7 +49,7 @@ def guests(root_path: str) -> str:
     """Launch the app that guests meet; its address."""
     with gr.Blocks() as demo:
         value, output = gr.Textbox(), gr.Textbox()
-        gr.Button().click(race, value, output, concurrency_id=LINE, concurrency_limit=1)
+        gr.Button().click(race, value, output)
         for function in (running, hello, finish):
             gr.Button().click(function, value, output)
         demo.queue(api_open=False)
@@ -61,11 +64,23 @@ def drawings(file: Path) -> str:
         return json.loads(file.read_text(encoding="utf-8"))
 
     with gr.Blocks() as demo:
-        screen, event = board(drawing(), elem_id="board"), gr.Textbox(elem_id="event")
-        gr.Button("Draw", elem_id="draw").click(drawing, None, screen)
+        screen, event = board(drawing(), elem_id="board"), gr.Textbox(elem_id="event", max_lines=2)
+        text = plain(elem_id="plain")
+        gr.Button("Draw", elem_id="draw").click(
+            lambda: (drawing(), drawing()["status"]), None, [screen, text]
+        )
         screen.submit(lambda: "again", None, event)
-        screen.input(lambda: "opened", None, event)
-    return launched(demo)
+        screen.select(lambda: "next", None, event)
+
+        def asked(data: gr.EventData) -> str:
+            return data.name
+
+        def opened(data: gr.EventData) -> str:
+            return data.record
+
+        screen.download(asked, None, event)
+        screen.input(opened, None, event)
+    return launched(demo, head=f"<script>{SCRIPT.read_text(encoding='utf-8')}</script>")
 
 
 def launched(demo: gr.Blocks, **options: Any) -> str:

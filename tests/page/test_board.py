@@ -1,10 +1,11 @@
 """The board in an app of its own. It draws any moment of a race, and bar, number and texts are of
 that moment; the end scales nothing; a step opens by click and keys; a noisy race has no verdict;
-files are saved and opened; nothing that a drawing holds is markup.
+files are asked for and sent; nothing that a drawing or a text holds is markup.
 """
 
 import copy
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,14 @@ import pytest
 from browser import ROOT, small_apps
 from playwright.sync_api import Browser, Page, expect
 
+from backend.offer import offer_of
+from backend.records.file import load
+from page.race import Run, unpacked
+
 pytestmark = pytest.mark.browser
 
-RECORD = (ROOT / "assets" / "opening.json").read_text(encoding="utf-8")
-ENDED: dict[str, Any] = json.loads(RECORD)["drawing"]
-FILES = {f"race.{kind}": f"the {kind} of <b>it</b>" for kind in ("json", "md", "svg")}
+OPENING = ROOT / "assets" / "opening.json"
+ENDED: dict[str, Any] = Run(load(OPENING), offer_of(("openvino",)), 1).draw()
 HOSTILE = '<img src=x onerror="window.hacked=1"></script>${alert(1)}{{constructor}}&lt;b&gt;'
 
 Draw = Callable[[dict[str, Any]], None]
@@ -192,37 +196,58 @@ def test_a_step_opens_by_click_and_by_keys(page: Page) -> None:
     expect(panel.get_by_role("button", name="Next step")).to_be_focused()
 
 
-def test_a_noisy_race_has_no_verdict_and_can_be_run_again(page: Page, draw: Draw) -> None:
-    expect(page.locator(".again")).to_be_hidden()
+def test_a_noisy_race_has_no_verdict(page: Page, draw: Draw) -> None:
     draw(ENDED | {"race": 8, "noisy": True, "leaders": [], "status": "Too noisy to tell."})
     expect(page.locator(".lane[data-winner=true]")).to_have_count(0)
     ranges = [c["interval"] for c in ENDED["columns"] if c["interval"]]
     figures = page.locator(".figure strong").all_inner_texts()
     assert sum("\N{EN DASH}" in figure for figure in figures) == len(ranges)
-    page.get_by_role("button", name="Run again").click()
-    expect(page.locator("#event textarea, #event input")).to_have_value("again")
 
 
-def test_files_are_saved_and_a_dropped_record_opens(page: Page, draw: Draw) -> None:
-    draw(ENDED | {"race": 9, "files": FILES})
-    for name, content in FILES.items():
+@pytest.mark.parametrize(
+    ("step", "button", "event"),
+    [
+        ({"code": "", "column": "kv"}, "Race it", "next"),
+        ({"code": "", "column": ""}, "Run again", "again"),
+        ({"code": "run()\n", "column": ""}, "Copy code", None),
+    ],
+)
+def test_under_the_verdict_stands_what_to_do(
+    page: Page, draw: Draw, step: dict[str, str], button: str, event: str | None
+) -> None:
+    draw(ENDED | {"race": 8, "next": {"sentence": "Use it."} | step})
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.locator(".next").get_by_role("button", name=button).click()
+    if event:
+        expect(page.locator("#event textarea")).to_have_value(event)
+    else:
+        expect(page.locator(".next button")).to_have_text("Copied")
+        assert page.evaluate("navigator.clipboard.readText()") == step["code"]
+    draw(ENDED | {"race": 9, "next": {"sentence": "", "code": "", "column": ""}})
+    expect(page.locator(".next")).to_be_hidden()
+    page.locator(".player").get_by_role("button", name="Run again").click()
+    expect(page.locator("#event textarea")).to_have_value("again")
+
+
+def test_files_are_asked_for_and_records_of_files_are_sent(
+    page: Page, draw: Draw, tmp_path: Path
+) -> None:
+    """By the button, which keys reach, and dropped."""
+    draw(ENDED | {"race": 9})
+    for name in ("race.json", "race.md", "race.svg"):
         page.locator(".files summary").click()
-        with page.expect_download() as saved:
-            page.get_by_role("button", name=name).click()
-        assert saved.value.suggested_filename == name
-        assert Path(saved.value.path()).read_text(encoding="utf-8") == content
-    record = json.loads(RECORD)
-    record["drawing"]["columns"] = record["drawing"]["columns"][1:3]
-    record["drawing"]["status"] = "Two raced."
-    drop(page, json.dumps(record))
-    expect(page.locator(".lane")).to_have_count(2)
-    expect(page.locator(".status")).to_have_text("Recorded: Two raced.")
-    expect(page.locator("#event textarea, #event input")).to_have_value("opened")
-    for wrong in ("{", "{}", '{"drawing": {"columns": [{"steps": 3}]}}', "null"):
-        drop(page, wrong)
-        expect(page.locator(".status")).to_have_text("This file is not a record of a race.")
-        expect(page.locator(".lane")).to_have_count(2)
-        assert all(visible(page))
+        page.get_by_role("button", name=name).click()
+        expect(page.locator("#event textarea")).to_have_value(name)
+    record, event = OPENING.read_bytes(), page.locator("#event textarea")
+    with page.expect_file_chooser() as chooser:
+        page.get_by_role("button", name="Open a file").press("Enter")
+    chooser.value.set_files(OPENING)
+    expect(event).to_have_value(re.compile("^.{1000,}$"))
+    assert unpacked(event.input_value()) == record
+    drop(page, "{}")
+    expect(event).to_have_value(re.compile("^.{1,100}$"))
+    assert unpacked(event.input_value()) == b"{}"
+    assert all(visible(page))
 
 
 def hostile(value: Any) -> Any:
@@ -234,23 +259,22 @@ def hostile(value: Any) -> Any:
     return HOSTILE if isinstance(value, str) else value
 
 
-@pytest.mark.parametrize("way", ["drawn", "dropped"])
-def test_markup_is_never_interpreted(page: Page, draw: Draw, way: str) -> None:
-    """Whichever field of a drawing holds it: drawn, in a step's table, or in a dropped file."""
+def test_markup_is_never_interpreted(page: Page, draw: Draw) -> None:
+    """Whichever field of a drawing holds it, and in a step's table."""
     drawing = hostile(copy.deepcopy(ENDED)) | {"race": 11, "phase": "ended", "noisy": True}
     drawing["columns"][0] |= {"speedup": None, "interval": None}
     for column, real in zip(drawing["columns"], ENDED["columns"], strict=True):
         column["steps"] = "".join(json.dumps(hostile(step)) + "\n" for step in steps_of(real))
-    if way == "drawn":
-        draw(drawing)
-    else:
-        drop(page, json.dumps({"drawing": drawing}))
+    draw(drawing)
     expect(page.locator(".name strong").first).to_have_text(HOSTILE)
+    for place in (".status", ".doubt", ".next span", ".asked q", ".asked span"):
+        expect(page.locator(place)).to_contain_text(HOSTILE)
     page.locator(".flow").nth(2).focus()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Enter")
     expect(page.locator(".step tr").nth(1)).to_contain_text(HOSTILE)
+    expect(page.locator("#plain")).to_have_text(HOSTILE)
     assert page.locator("#board :is(img, script, b)").count() == 0
     assert page.evaluate("window.hacked") is None
 

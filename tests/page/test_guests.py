@@ -1,6 +1,6 @@
-"""What guests of a public page may send, over HTTP, to a small app behind the middleware. Each gets
-a turn, and one browser has two waiting races; no file, address or upload of a guest is opened; a
-body is bounded in length, depth and time; what page and tools need is there, also below a path.
+"""What guests of a public page may send, over HTTP, to a small app behind the middleware. No file,
+address or upload of a guest is opened; a body is bounded in length, depth and time; what page and
+tools need is there, also below a path.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from mcp.client.streamable_http import streamable_http_client
 from starlette.types import Message, Scope
 
 from page import guests
-from page.guests import COOKIE, NESTING, WAITING, Guests
+from page.guests import COOKIE, NESTING, Guests
 
 JOIN, RACE = "gradio_api/queue/join", "gradio_api/call/race"
 
@@ -56,40 +56,6 @@ def last(client: httpx.Client, event: str) -> str:
 
 def result(client: httpx.Client, name: str, value: str = "") -> str:
     return last(client, begin(client, value, name))
-
-
-def test_five_browsers_get_their_turns_and_one_has_two_waiting_races(small: str) -> None:
-    with ExitStack() as stack:
-        first, *others = [browser(small, stack) for _ in range(5)]
-        races = [(first, begin(first, "endless"))]
-        while not result(first, "running"):
-            pass
-        races += [(first, begin(first, "waiting")) for _ in range(WAITING)]
-        for session in ("a", "b"):  # two tabs
-            call = {"data": ["more"], "fn_index": 0, "session_hash": session}
-            for refused in (first.post(JOIN, json=call), first.post(RACE, json={"data": ["more"]})):
-                assert refused.status_code == 429
-        assert result(first, "hello", "you") == "hello you", "it is no race"
-        races += [(other, begin(other, "other")) for other in others]
-        result(first, "finish")
-        assert all("ended" in last(client, event) for client, event in races)
-        assert result(first, "race", "later") == "later ended"
-
-
-def test_a_program_without_a_cookie_has_two_waiting_races_a_session(small: str) -> None:
-    with httpx.Client(base_url=small, timeout=60) as client:
-        begin(client, "endless")
-        while not result(client, "running"):
-            pass
-        call = {"data": ["waiting"], "fn_index": 0}
-        for session in ("a", "b"):
-            codes = [
-                client.post(JOIN, json=call | {"session_hash": session}).status_code
-                for _ in range(WAITING + 1)
-            ]
-            assert codes == [200] * WAITING + [429]
-        result(client, "finish")
-        assert result(client, "race", "later") == "later ended"
 
 
 def test_what_a_race_yields_streams_through(small: str) -> None:

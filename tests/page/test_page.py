@@ -7,15 +7,17 @@ import os
 import re
 import signal
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
+import httpx
 import psutil
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from browser import Visitor
 from playwright.sync_api import Page, expect
 
-from backend.form import EXAMPLES
+from backend.form import EXAMPLES, Form
 
 pytestmark = pytest.mark.browser
 
@@ -23,6 +25,8 @@ Enter = Callable[..., Visitor]
 
 #: To which the fake model writes more than 3,900 tokens, and takes minutes where it is slow.
 ENDLESS = {"prompt": "Long one 7", "max_new_tokens": 3900, "model": "fake-slow", "lineup": "kv"}
+
+CODE = "Code for other columns and libraries"
 
 #: A grammar that would take all memory.
 HOSTILE = "start: A0\n" + "".join(f"A{i}: A{i + 1} A{i + 1}\n" for i in range(60)) + 'A60: "a"'
@@ -47,8 +51,15 @@ def test_a_race_runs_to_its_end(enter: Enter, address: str) -> None:
     assert grammar.startswith('{\n  "full_name": "')
     page.get_by_role("button", name="Why?").click()
     expect(page.locator("#figures")).to_contain_text("tokens per pass")
-    page.get_by_role("button", name="Use in production").click()
+    page.get_by_role("button", name=CODE).click()
     expect(page.locator("#code")).to_contain_text("Long one 7")
+    code = page.locator("#code pre").text_content()
+    assert code
+    compile(code, "code", "exec")
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.locator("#code-copy").click()
+    page.wait_for_function("navigator.clipboard.readText().then((text) => text.length > 100)")
+    assert page.evaluate("navigator.clipboard.readText()") == code
     assert visitor.complaints == []
     assert {u for u in visitor.requests if not u.startswith((address, "data:", "blob:"))} == set()
 
@@ -62,21 +73,83 @@ def test_a_stopped_race_stays_stopped_and_frees_the_machine(enter: Enter) -> Non
         assert all(visitor.texts)
 
 
+def test_another_race_begins_when_this_one_has_stopped(enter: Enter) -> None:
+    """By Enter: while a race runs, the button in its place is Stop."""
+    visitor = enter(**ENDLESS)
+    visitor.begin()
+    expect(visitor.page.locator("#run")).to_be_hidden()
+    visitor.prompt.fill("Short one 4")
+    visitor.prompt.press("Enter")
+    expect(visitor.board.locator(".asked")).to_contain_text("Short one 4")
+    visitor.begin_writing()
+    visitor.stop()
+    visitor.wait("ended")
+    expect(visitor.page.locator("#stop")).to_be_hidden()
+    visitor.open("History")
+    expect(visitor.page.locator("#races")).to_contain_text("Stopped early")
+
+
 def test_who_leaves_the_line_lets_the_next_race_run(enter: Enter) -> None:
-    """Whoever runs closes the tab; whoever waits has a place in line, and stops."""
+    """Whoever runs closes the tab; whoever waits sees his place, and stops."""
     first, second, third = (enter(**ENDLESS) for _ in range(3))
     first.begin()
     second.run()
-    expect(second.page.locator("#line")).to_contain_text("queue: 1/1")
-    second.stop()
-    expect(second.page.locator("#line")).not_to_contain_text("queue")
+    second.wait("waiting")
+    expect(second.board.locator(".status")).to_contain_text("1 race ahead")
     third.run()
-    expect(third.page.locator("#line")).to_contain_text("queue: 1/1")
+    expect(third.board.locator(".status")).to_contain_text("2 races ahead")
+    second.stop()
+    second.wait("ended")
+    expect(third.board.locator(".status")).to_contain_text("1 race ahead")
     first.page.close()
     third.wait("running")
     third.stop()
     third.wait("ended")
-    assert second.board.get_attribute("data-phase") == "recorded"
+
+
+def test_five_visitors_and_a_benchmark_take_turns(enter: Enter) -> None:
+    many = enter(model="fake-loop", lineup="kv\nlookup", max_new_tokens=40)
+    many.open("Benchmark")
+    many.page.locator("#bench-prompts textarea").fill("\n".join(["Once more"] * 200))
+    many.page.locator("#bench-run").click()
+    expect(many.page.locator("#bench-status")).to_contain_text("of 200 prompts")
+    visitors = [enter(prompt="Short one 4", max_new_tokens=40, lineup="kv") for _ in range(5)]
+    for visitor in visitors:
+        visitor.run()
+    for visitor in visitors:
+        visitor.wait("ended")
+        assert all(visitor.texts)
+    many.page.close()
+    visitors[0].run()
+    visitors[0].wait("ended")
+
+
+def test_one_browser_s_forty_benchmarks_hinder_nobody(enter: Enter, address: str) -> None:
+    """It has two waiting places, whatever waits there; pages open, and others have their turns."""
+    with httpx.Client(base_url=address, timeout=60) as browser:
+        browser.get("", headers={"Accept": "text/html"})
+        config = browser.get("config").json()
+        parts = {part["id"]: part["props"] for part in config["components"]}
+        size = len(Form.model_fields) + 1  # the prompts beside the settings
+        functions = [each for each in config["dependencies"] if each["backend_fn"]]
+        bench = next(each for each in functions if len(each["inputs"]) == size)
+        stated = {Form.model_fields[name].title: value for name, value in ENDLESS.items()}
+        stated["Prompts"] = "One\nTwo"
+        fields = [parts[part] for part in bench["inputs"]]
+        data = [stated.get(field.get("label"), field.get("value")) for field in fields]
+        for n in range(40):
+            call = {"data": data, "fn_index": bench["id"]}
+            answer = browser.post("gradio_api/queue/join", json=call | {"session_hash": f"s{n}"})
+            assert answer.status_code == 200
+        visitor = enter(prompt="Short one 4", max_new_tokens=40, lineup="kv")
+        visitor.run()
+        expect(visitor.board.locator(".status")).to_contain_text("3 races ahead")
+        with ExitStack() as streams:
+            for n in range(40):  # whoever hangs up is gone
+                place = f"gradio_api/queue/data?session_hash=s{n}"
+                stream = streams.enter_context(browser.stream("GET", place))
+                next(stream.iter_lines())
+        visitor.wait("ended")
 
 
 def test_a_killed_worker_fails_its_race_alone(enter: Enter) -> None:
@@ -114,7 +187,7 @@ def test_a_link_fills_in_the_settings_and_goes_with_the_next_race(
 
 
 def test_tabs_have_addresses_and_the_history_opens_a_race_again(enter: Enter) -> None:
-    """Also after a reload, with its text, its settings and its files."""
+    """Also after a reload, with its texts; one's own settings stay until it is to run again."""
     visitor = enter(prompt="Long <b>one</b> 8", max_new_tokens=40, lineup="kv\nlookup")
     page = visitor.page
     visitor.run()
@@ -131,7 +204,19 @@ def test_tabs_have_addresses_and_the_history_opens_a_race_again(enter: Enter) ->
     page.locator("#races").get_by_text("Long <b>one</b> 8").locator("visible=true").click()
     expect(page.locator("#board .flow").first).to_have_text(texts[0])
     assert visitor.texts == texts
+    expect(visitor.prompt).to_have_value(EXAMPLES[0].prompt)
+    expect(visitor.board.locator(".asked q")).to_have_text("Long <b>one</b> 8")
+    with page.expect_download() as saved:
+        page.locator("#board .files summary").click()
+        page.get_by_role("button", name="race.json").click()
+    record = saved.value.path()
+    visitor.board.get_by_role("button", name="Run again").click()
     expect(visitor.prompt).to_have_value("Long <b>one</b> 8")
+    visitor.wait("ended")
+    assert visitor.texts == texts
+    page.locator("#board [type=file]").set_input_files(record)
+    visitor.wait("recorded")
+    assert visitor.texts == texts
     page.on("dialog", lambda dialog: dialog.accept())
     visitor.open("History")
     page.get_by_role("button", name="Clear").click()
@@ -198,10 +283,12 @@ def test_a_benchmark_runs_its_rows_can_be_saved_and_stop_leaves_them(enter: Ente
 @pytest.mark.parametrize(("width", "theme"), [(380, "dark"), (1366, "light")])
 def test_the_page_fits_and_is_accessible(enter: Enter, width: int, theme: str) -> None:
     """With a step, the figures, the code and the settings open."""
-    visitor = enter(width=width, theme=theme)
+    visitor = enter(width=width, theme=theme, max_new_tokens=40)
     page = visitor.page
+    visitor.run()
+    visitor.wait("ended")
     page.get_by_role("button", name="Why?").click()
-    page.get_by_role("button", name="Use in production").click()
+    page.get_by_role("button", name=CODE).click()
     expect(page.locator("#code")).to_contain_text("import")
     page.locator("[data-step]").nth(4).click()
     assert not page.evaluate("document.documentElement.scrollWidth > innerWidth")

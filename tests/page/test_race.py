@@ -1,10 +1,12 @@
 """A race as the page runs it, over the fake engine in this process: drawings only grow, others who
-wait end a long one, programs come before the machine one at a time.
+wait end a long one, and what a browser keeps of it opens the same race.
 """
 
 import asyncio
+import gzip
+from base64 import b64encode
 from collections.abc import Callable
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -12,89 +14,116 @@ from typing import Any
 import pytest
 
 from backend.errors import DerbyError
-from backend.events import Event
+from backend.form import read_race
 from backend.limits import Limits
 from backend.offer import Offer, offer_of
 from backend.racing.hosts import InlineHost
-from backend.racing.race import Race
-from page.api import Line
-from page.race import race
+from backend.racing.line import Line
+from backend.records.file import as_bytes, from_bytes
+from page import race
+from page.api import report_of
+from page.race import Run, drawn, packed, unpacked
 
 HERE = offer_of(("fake",), ())
 SHORT = replace(HERE, limits=Limits(seconds=1))
 ENDLESS = {"prompt": "Long one 7", "max_new_tokens": 3900, "model": "fake-slow", "lineup": "kv"}
+TWO = {"prompt": "Long one 7", "max_new_tokens": 60, "lineup": "kv\nspeculative:k=3", "seed": 4}
 
 
-def drawn(
+def drawings_of(
     form: dict[str, Any],
     offer: Offer = HERE,
-    others_wait: Callable[[], bool] = lambda: False,
+    *,
+    others: bool = False,
     enough: Callable[[], bool] = lambda: False,
-) -> list[dict[str, Any]]:
-    """What is drawn of a race, in its order, to its end or until that is enough."""
+) -> tuple[list[dict[str, Any]], Run]:
+    """What is drawn of a race, in its order, to its end or until that is enough, and the race."""
 
-    async def collect() -> list[dict[str, Any]]:
-        drawings, last = [], None
-        async with aclosing(race(InlineHost(), offer, form, others_wait)) as pairs:
+    async def collect() -> tuple[list[dict[str, Any]], Run]:
+        drawings, runs, line, rest = list[Any](), list[Run](), Line(4), ExitStack()
+        async with aclosing(drawn(InlineHost(), line, offer, form, "one")) as pairs:
             async for drawing, run in pairs:
                 drawings.append(drawing)
-                last = run
+                runs.append(run)
+                if others and len(drawings) == 1:
+                    rest.enter_context(line.place("other"))
                 if enough():
-                    return drawings
-        return [*drawings, last.end()] if last else drawings
+                    break
+        return [*drawings, runs[-1].end()], runs[-1]
 
     return asyncio.run(collect())
 
 
-def test_drawings_only_grow_and_the_last_has_the_files() -> None:
-    drawings = drawn({"prompt": "Long one 7", "max_new_tokens": 60, "lineup": "kv\nspeculative"})
+def test_drawings_only_grow_and_the_last_says_what_was_raced() -> None:
+    drawings, run = drawings_of(TWO)
     steps = [[column["steps"] for column in drawing["columns"]] for drawing in drawings]
     for before, after in pairwise(steps):
         assert all(new.startswith(old) for old, new in zip(before, after, strict=True))
     assert len({drawing["race"] for drawing in drawings}) == 1
     assert [drawing["phase"] for drawing in drawings].count("ended") >= 1
-    assert set(drawings[-1]["files"]) == {"race.json", "race.md", "race.svg"}
+    assert drawings[0]["prompt"] == TWO["prompt"]
+    assert "60 new tokens" in drawings[0]["about"]
+    race, asked = read_race(drawings[-1]["form"], HERE), read_race(TWO, HERE)
+    assert (race.request, race.columns, race.target) == (asked.request, asked.columns, asked.target)
+    assert run.over
+
+
+def test_what_a_browser_keeps_of_a_race_is_that_race() -> None:
+    drawings, run = drawings_of(TWO)
+    record = from_bytes(unpacked(drawings[-1]["record"]))
+    assert record == run.record
+    opened = Run(record, HERE).draw()
+    assert opened["columns"] == drawings[-1]["columns"]
+    assert opened["about"] == drawings[-1]["about"]
+
+
+def test_what_is_no_record_is_refused_however_long_it_grows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cut = b64encode(gzip.compress(b"{}" * 99)[:20]).decode()
+    for text in ("", "no base64", b64encode(b"no gzip").decode(), packed(b"{}"), cut):
+        with pytest.raises(DerbyError, match="record"):
+            from_bytes(unpacked(text))
+    monkeypatch.setattr(race, "MOST_BYTES", 1000)
+    with pytest.raises(DerbyError, match="1,000 bytes"):
+        unpacked(packed(bytes(1001)))
+
+
+def test_no_code_is_written_of_models_that_are_not_offered() -> None:
+    """A record may name any file of this machine."""
+    _, run = drawings_of(TWO)
+    here = replace(run.record.target, name="/etc")
+    foreign = from_bytes(as_bytes(replace(run.record, target=here)))
+    assert Run(foreign, HERE).snippets() == {}
 
 
 @pytest.mark.parametrize("others", [True, False])
 def test_a_long_race_ends_where_others_wait(*, others: bool) -> None:
-    """They are asked about once the time is over: whoever is asked often goes on."""
-    answers = list[bool]()
-
-    def others_wait() -> bool:
-        answers.append(others)
-        return others
-
-    drawings = drawn(ENDLESS, SHORT, others_wait, lambda: answers.count(False) > 9)
-    assert drawings[-1]["columns"][0]["state"] == ("stopped" if others else "decoding")
+    begun = iter(range(12))  # looks, four a second
+    drawings, run = drawings_of(
+        ENDLESS, SHORT, others=others, enough=lambda: not others and next(begun, None) is None
+    )
+    assert run.late == others
+    assert drawings[-2]["columns"][0]["state"] == ("stopped" if others else "decoding")
 
 
 def test_what_fails_every_column_alike_is_one_error() -> None:
     with pytest.raises(DerbyError, match="context"):
-        drawn({"prompt": "word " * 9000, "lineup": "kv\nlookup"})
+        drawings_of({"prompt": "word " * 9000, "lineup": "kv\nlookup"})
 
 
-def test_programs_come_before_the_machine_one_at_a_time_and_not_for_ever() -> None:
-    """However many wait, a visitor of the page waits for one of them at most."""
-    together, most = 0, 0
-
-    class Counting(InlineHost):
-        def run(
-            self, race: Race, emit: Callable[[Event], None], stopped: Callable[[], bool]
-        ) -> None:
-            nonlocal together, most
-            together += 1
-            most = max(most, together)
-            super().run(race, emit, stopped)
-            together -= 1
-
+def test_a_call_waits_in_the_same_line_and_says_that_it_was_ended() -> None:
     async def gone() -> bool:
         return False
 
     async def three() -> list[dict[str, Any]]:
-        line = Line(Counting(), SHORT)
-        return await asyncio.gather(*(line.report(ENDLESS, gone) for _ in range(3)))
+        line, host = Line(4), InlineHost()
+        forms = {"a": ENDLESS, "b": ENDLESS, "c": TWO}
+        calls = (report_of(host, line, SHORT, form, guest, gone) for guest, form in forms.items())
+        return await asyncio.gather(*calls)
 
     reports = asyncio.run(three())
-    assert most == 1
-    assert [report["columns"][0]["state"] for report in reports] == ["stopped"] * 3
+    assert [bool(report["ended_early"]) for report in reports] == [True, True, False]
+    assert [report["columns"][0]["state"] for report in reports] == ["stopped"] * 2 + [
+        "token limit"
+    ]

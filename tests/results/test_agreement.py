@@ -5,9 +5,8 @@ ending, and races on the fake engine in any order of columns, are held to them.
 
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict, replace
-from itertools import accumulate, combinations, cycle, pairwise, product
+from itertools import accumulate, combinations, cycle, pairwise
 from math import isclose
 from textwrap import wrap
 from typing import Any, get_args
@@ -19,7 +18,6 @@ from race_records import MADE
 from race_runs import FAKE, board_after
 from scoreboards import amount, drawn_steps, step
 
-from backend.errors import DerbyError
 from backend.events import (
     Conditions,
     Decided,
@@ -34,8 +32,9 @@ from backend.events import (
     Started,
     Step,
 )
+from backend.export.next_step import next_step
 from backend.export.picture import WINNER, picture_of
-from backend.export.production import LIBRARIES, snippet, usual
+from backend.export.production import expectation, snippets
 from backend.export.tables import markdown
 from backend.grammar.sources import GrammarSource
 from backend.racing.hosts import InlineHost
@@ -242,21 +241,27 @@ def all_show_the_same(board: Scoreboard, result: Result, record: RaceRecord) -> 
 
 
 def production_follows(board: Scoreboard, result: Result, record: RaceRecord) -> None:
-    """It begins at a column with the baseline's text that is faster, or at the baseline, and
-    expects of code what the row of its column says; nothing of a noisy race.
+    """What it says to use was raced, and was faster with the baseline's text unless nothing was;
+    it expects of code what the row of its column says, and of a noisy race the lane's range.
     """
-    request, target, base = record.request, record.target, result.baseline
-    first = result.rows[usual(board, request, target)]
-    assert first.column == (base.column if base else 0) or (base and first.verdict == "faster")
-    assert not base or first.score.text == base.score.text
-    for row, library in product(result.rows, LIBRARIES):
-        with suppress(DerbyError):  # there is no code for it
-            code = snippet(board, row.column, request, target, library)
-            runs = [r for r in result.rows if board.columns[r.column] == code.column]
-            runs = [row] if row in runs else runs
-            assert "Expect" not in code.raced or (
-                result.doubt != "noisy" and f"Expect {likely(runs[0].speedup)}:" in code.raced
-            )
+    every, base = snippets(board, record.request, record.target), result.baseline
+    step = next_step(board, every)
+    assert not (step.code and step.column)
+    if step.code:
+        owners = [e.raced for c in every.values() for e in c.values() if e.code == step.code]
+        used = [result.rows[row.column] for row in owners if row]
+        assert base
+        assert used
+        assert any(row.score.text == base.score.text for row in used)
+        assert ("Expect" in step.sentence) == any(row.verdict == "faster" for row in used)
+    for index, each in ((i, code) for i, codes in every.items() for code in codes.values()):
+        said = expectation(each, result)
+        runs = [r for r in result.rows if board.columns[r.column] == each.column]
+        runs = [result.rows[index]] if result.rows[index] in runs else runs
+        if "Expect" in said and result.doubt == "noisy":
+            assert f"{runs[0].speedup.low:.1f}" in said
+        elif "Expect" in said:
+            assert f"Expect {likely(runs[0].speedup)}:" in said
 
 
 #: Strategies, grammars, precisions, libraries and a server.
