@@ -1,4 +1,5 @@
 # make run    start the page on 127.0.0.1:7860, or PORT=...; what it needs is prepared meanwhile
+# make run TORCH_INDEX=ADDRESS  likewise, with torch from that package index, as that of its CPU builds
 # make setup  prepare everything that it needs, and stop
 # make libraries  install openvino-genai and llama.cpp, for columns of their own decoding
 # make quick  the tests that need neither a model nor a browser, of all rooms or of TESTS=tests/ROOM
@@ -81,6 +82,8 @@ gpu:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Decode Derby needs \
 	Python 3.11 or newer, which $(PYTHON) is not: name another one, as in make run PYTHON=python3.12"; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(if $(TORCH_INDEX),grep ^torch= requirements.txt >.venv/torch.txt && PIP_INDEX_URL=$(TORCH_INDEX) \
+	$(BIN)/python -m pip install --no-compile --no-deps --disable-pip-version-check -r .venv/torch.txt)
 	$(BIN)/python -m pip install --no-compile --disable-pip-version-check -r requirements.txt
 	rm -f .venv/compiled
 	touch $@

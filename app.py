@@ -5,7 +5,6 @@ import os
 import signal
 import time
 from pathlib import Path
-from runpy import run_module
 from socket import SO_REUSEADDR, SOCK_STREAM, SOL_SOCKET, getaddrinfo, socket
 
 import typer
@@ -110,14 +109,6 @@ def _free(host: str, port: int) -> int:
         raise DerbyError(
             f"Nothing can be served at {host}, port {port} ({error}): choose another."
         ) from error
-
-
-def command() -> None:
-    """Run `decode-derby`: the command line of backend/, and `page`, which serves the page."""
-    from backend.cli.main import app as command_line
-
-    command_line.command("page")(main)
-    run_module("backend", run_name="__main__")
 
 
 if __name__ == "__main__":

@@ -30,6 +30,9 @@ _ASSETS = Path(__file__).resolve().parents[1] / "assets"
 
 MAX_STOPS, MAX_STOP = 16, 200
 
+#: Characters of a link's query: servers and proxies take requests of 8 KiB, and often no more.
+MAX_QUERY = 8_000
+
 #: A line that names the visitor's grammar: nobody else's grammar is read.
 _NAMES_OWN = re.compile(rf"[:,]\s*grammar\s*=\s*{OWN}\s*(,|$)")
 
@@ -232,12 +235,18 @@ def _stops(text: str) -> tuple[str, ...]:
 
 
 def query_of(values: Mapping[str, Any]) -> str:
-    """The query of an address with these settings: what differs from the defaults."""
+    """The query of an address with these settings: what differs from the defaults, but for numbers
+    that were cleared (None). Raises DerbyError for one that is too long to be sent.
+    """
     usual = Form()
-    changed = {name: v for name, v in values.items() if v != getattr(usual, name)}
-    return urlencode(
-        {name: str(v).lower() if v is True or v is False else v for name, v in changed.items()}
-    )
+    changed = {n: v for n, v in values.items() if v is not None and v != getattr(usual, n)}
+    query = urlencode(changed)
+    if len(query) > MAX_QUERY:
+        raise DerbyError(
+            f"The link would have {len(query):,} characters, and {MAX_QUERY:,} are allowed: "
+            "shorten the prompt or the grammar, or send the race's file."
+        )
+    return query
 
 
 def form_from(query: Mapping[str, str]) -> Form:

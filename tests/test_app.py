@@ -1,19 +1,25 @@
 """The launch: limits are strict where others can reach the page, and no library that the app uses
-reports how it is used, as README.md and SECURITY.md promise. The installed package is the program:
-it has the command `decode-derby` and all that it reads.
+reports how it is used, as README.md and SECURITY.md promise. The installed package is the program
+under one name, with the command `decode-derby`, all that it reads, and versions known to work.
 """
 
 import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 import app
+from backend.records.file import load
 
 ROOT = Path(__file__).resolve().parent.parent
+
+#: Folders of the installed package.
+PACKAGED = ("backend", "page", "assets", "grammars")
 
 #: What each library would report by, as the app finds it.
 PROGRAM = """
@@ -61,29 +67,66 @@ def test_limits_are_strict_where_others_can_reach_the_page(
     assert app.is_public(host, share=share) == public
 
 
-def test_an_installed_package_has_its_command_and_its_files(tmp_path: Path) -> None:
-    source, site = tmp_path / "source", tmp_path / "site"
-    for folder in ("backend", "page", "assets", "grammars"):
+def test_an_installed_package_is_one_name_that_works_beside_others(tmp_path: Path) -> None:
+    source, site, here = (tmp_path / name for name in ("source", "site", "here"))
+    for folder in PACKAGED:
         shutil.copytree(ROOT / folder, source / folder)
-    for file in ("app.py", "pyproject.toml", "requirements.txt", "README.md"):
-        shutil.copy(ROOT / file, source)
+    for file in (*ROOT.glob("*.py"), *(ROOT / name for name in ("pyproject.toml", "README.md"))):
+        shutil.copy(file, source)
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
     subprocess.run([*pip, "--target", str(site), str(source)], check=True)
-    for folder in ("assets", "grammars"):
-        files = {path.relative_to(ROOT) for path in (ROOT / folder).rglob("*") if path.is_file()}
-        assert {path for path in files if not (site / path).is_file()} == set()
+    about = next(site.glob("*.dist-info")).name
+    assert {path.name for path in site.iterdir()} == {"decode_derby", "bin", about}
+    files = [path.relative_to(ROOT) for folder in PACKAGED for path in (ROOT / folder).rglob("*.*")]
+    lost = {path for path in files if not (site / "decode_derby" / path).exists()}
+    assert {path for path in lost if "__pycache__" not in path.parts} == set()
+    for name in ("app.py", "backend/__init__.py", "page/__init__.py"):  # somebody's own
+        (here / name).parent.mkdir(parents=True, exist_ok=True)
+        (here / name).write_text("raise SystemExit(3)")
 
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    def run(*command: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, str(site / "bin" / "decode-derby"), *arguments],
-            cwd=tmp_path,
+            [sys.executable, *command],
+            cwd=here,
             env=os.environ | {"PYTHONPATH": str(site)},
             capture_output=True,
             text=True,
             check=False,
         )
 
-    assert run("grammar", str(site / "grammars/date.regex"), "--text", "2026-11-28").returncode == 0
-    refusal = run("page", "--limit", "colums=3")
+    grammar = str(site / "decode_derby/grammars/date.regex")
+    checked = run("-m", "decode_derby", "grammar", grammar, "--text", "2026-11-28")  # in a child
+    assert checked.returncode == 0, checked.stderr
+    race = (
+        "race",
+        "a",
+        "--engine",
+        "fake",
+        "--model",
+        "fake-loop",
+        "-c",
+        "kv",
+        "--record",
+        "race.json",
+    )
+    assert run(str(site / "bin" / "decode-derby"), *race).returncode == 0
+    assert dict(load(here / "race.json").versions)["decode-derby"] in about
+    refusal = run(str(site / "bin" / "decode-derby"), "page", "--limit", "colums=3")
     assert refusal.returncode == 2
     assert refusal.stderr.startswith("There is no limit 'colums'")
+
+
+def test_what_is_pinned_lies_within_what_the_package_asks_for() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    for file, ranges in (
+        ("requirements.txt", project["dependencies"]),
+        ("requirements-libraries.txt", extras["libraries"]),
+        ("requirements-ray.txt", extras["cluster"]),
+    ):
+        allowed = {each.name: each.specifier for each in map(Requirement, ranges)}
+        lines = (line.partition("#")[0].strip() for line in (ROOT / file).read_text().splitlines())
+        pins = [Requirement(line) for line in lines if line]
+        assert {pin.name for pin in pins} == allowed.keys()
+        for pin in pins:
+            assert allowed[pin.name].contains(str(pin.specifier).removeprefix("==")), pin

@@ -65,7 +65,11 @@ def test_the_page_s_owner_may_name_what_is_not_listed() -> None:
 
 @given(
     st.builds(
-        Form, prompt=st.text(), seed=st.integers(0, 9), chat=st.booleans(), top_p=st.floats(0, 1)
+        Form,
+        prompt=st.text(max_size=400),
+        seed=st.integers(0, 9),
+        chat=st.booleans(),
+        top_p=st.floats(0, 1),
     )
 )
 def test_a_link_says_the_form_again(form: Form) -> None:
@@ -75,7 +79,8 @@ def test_a_link_says_the_form_again(form: Form) -> None:
 
 def test_a_link_is_short_and_what_it_says_beside_is_ignored() -> None:
     assert query_of(Form().model_dump()) == ""
-    assert query_of(Form(seed=3).model_dump()) == "seed=3"
+    cleared = {"top_k": None, "seed": 3}
+    assert query_of(Form().model_dump() | cleared) == "seed=3"
     assert form_from({"__theme": "dark", "tab": "history", "seed": "3"}) == Form(seed=3)
 
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import app
 from backend.engines.registry import engine_named
 from backend.errors import DerbyError, either
-from backend.form import Form, read_race
+from backend.form import Form, query_of, read_race
 from backend.grammar.check import check
 from backend.grammar.sources import GrammarSource
 from backend.libraries.transformers import code_arguments
@@ -145,6 +145,13 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (
         form(stop="a\n" * 40),
         "There are 40 stop strings of up to 1 characters; 16 of up to 200 are allowed.",
+    ),
+    (
+        lambda: query_of({"prompt": "a" * 8_000}),
+        (
+            "The link would have 8,007 characters, and 8,000 are allowed: shorten the prompt or "
+            "the grammar, or send the race's file."
+        ),
     ),
     (
         own(" "),

@@ -1,14 +1,12 @@
 """python -m backend bench, tune, verify: many prompts."""
 
 import json
-from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from backend.bench.cluster import run_on_cluster
 from backend.bench.plan import Plan
@@ -31,13 +29,13 @@ from backend.bench.tune import tune as tuned
 from backend.bench.verify import PENALIZED, TARGETS, cases
 from backend.bench.verify import verify as verified
 from backend.cli import options
-from backend.cli.console import out, say
+from backend.cli.console import out, print_table, say, visible
 from backend.costs import PassCosts
 from backend.engines.registry import engines
 from backend.errors import DerbyError
 from backend.models.files import BUILT_IN
 from backend.racing.models import LoadedModels
-from backend.results.figures import DASH, factor
+from backend.results.figures import DASH, factor, milliseconds
 from backend.results.intervals import LEAST
 from backend.results.result import NOISY
 from backend.results.sentences import noise
@@ -62,23 +60,15 @@ def bench(
     column: options.Columns = [],
     max_new_tokens: options.MaxNewTokens = 128,
     raw: options.Raw = False,
-    fixed_length: Annotated[
-        bool, typer.Option("--fixed-length", help="Every answer has --max-new-tokens tokens.")
-    ] = False,
+    fixed_length: options.FixedLength = False,
     thinking: options.Thinking = "",
     wait: options.Wait = 30,
     cluster: Annotated[
         str,
-        typer.Option(
-            help="Spread the prompts over a Ray cluster: auto, or the address of its head."
-        ),
+        typer.Option(help="Spread the prompts over a Ray cluster: auto, or its head's address."),
     ] = "",
     rows: Annotated[
-        Path | None,
-        typer.Option(
-            "--results",
-            help="A JSON Lines file for the results; an interrupted run continues from it.",
-        ),
+        Path | None, typer.Option("--results", help="A JSON Lines file, with which it can go on.")
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -112,22 +102,12 @@ def bench(
     else:
         print_table(f"bench: {plan}", HEADINGS, map(cells, over_all))
         if len(summary) > len(over_all):
-            print(by_category(summary))
+            print(visible(by_category(summary)))
     say(conclusion(plan, over_all, file.rows))
     if failed := "\n".join(failures(plan, file.rows)):
         if column or not over_all:
             raise DerbyError(failed)
         say(failed)
-
-
-def print_table(title: str, headings: Sequence[str], lines: Iterable[Sequence[str]]) -> None:
-    """Print lines of cells; the first column holds names, the others figures."""
-    table = Table(title=title)
-    for number, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if number else "left", overflow="fold")
-    for line in lines:
-        table.add_row(*line)
-    out.print(table)
 
 
 def tune(
@@ -156,14 +136,9 @@ def tune(
         return
     if tuning.costs is not None:
         print_costs(tuning.costs)
-    lines = []
-    for result in tuning.results:
-        name, speedup, interval, _, tokens, accepted, *_, same = cells(result)
-        ratio = tuning.predicted.get(name)
-        predicted = DASH if ratio is None else factor(ratio)
-        lines.append((name, predicted, speedup, interval, tokens, accepted, same))
-    heads = ("column", "predicted", "speed-up", "95% interval", "tokens/pass", "accepted")
-    print_table(f"tune: {plan}", (*heads, "same text"), lines)
+    predicted = {name: factor(ratio) for name, ratio in tuning.predicted.items()}
+    lines = [[*cells(each), predicted.get(each.column, DASH)] for each in tuning.results]
+    print_table(f"tune: {plan}", (*HEADINGS, "predicted"), lines)
     conclude(tuning, plan)
 
 
@@ -181,21 +156,16 @@ def conclude(tuning: Tuning, plan: Plan) -> None:
         say(f"With fewer than {LEAST} prompts no setting can be shown to be faster: raise --limit.")
     else:
         say(f"No setting is shown to be faster than {baseline}.")
-    out.print(f"Use: -c {best.column if best else tuning.baseline}", highlight=False)
+    out.print(f"Use: -c {best.column if best else tuning.baseline}")
 
 
 def print_costs(costs: PassCosts) -> None:
-    """Print the time of a pass over k rows, with a bar for each width."""
+    """Print the time of a pass over k rows."""
     lines = [
-        (
-            f"{rows}",
-            f"{seconds * 1e3:.1f}",
-            f"{costs.relative(rows):.2f}",
-            "\N{FULL BLOCK}" * round(40 * seconds / costs.seconds[-1]),
-        )
+        (f"{rows}", milliseconds(seconds * 1e3), factor(costs.relative(rows)))
         for rows, seconds in zip(costs.widths, costs.seconds, strict=True)
     ]
-    print_table("Time of a pass over k rows", ("k", "ms", "times as long", ""), lines)
+    print_table("Time of a pass over k rows", ("k", "ms", "over one row"), lines)
 
 
 #: Those that run models.
@@ -207,9 +177,7 @@ def verify(
     prompts: Annotated[
         int, typer.Option(help="How many of the six prompts to use.", min=1, max=len(PROMPTS))
     ] = len(PROMPTS),
-    model: Annotated[
-        str, typer.Option(help="Another model than the built-in one, as it was published.")
-    ] = BUILT_IN,
+    model: options.Model = BUILT_IN,
     device: options.Device = "CPU",
     max_new_tokens: options.MaxNewTokens = 96,
     raw: options.Raw = False,
@@ -233,12 +201,11 @@ def verify(
         equality = f"{len(result.differences)} columns equal" if result.equal else "NOT EQUAL"
         out.print(
             f"{number}/{len(chosen)} {case.target.engine} {case.target.precision} "
-            f"{case.prompt.category} "
-            f"{case.sampling} seed={case.sampling.seed}: {equality}, {result.tokens} tokens",
-            highlight=False,
+            f"{case.prompt.category} {case.sampling} seed={case.sampling.seed}: {equality}, "
+            f"{result.tokens} tokens"
         )
         for name, sentence in result.differences.items():
             if sentence:
-                out.print(f"    {name}: {sentence}", highlight=False)
+                out.print(f"    {name}: {sentence}")
     out.print(f"{len(chosen) - unequal} of {len(chosen)} cases: all columns equal")
     raise typer.Exit(1 if unequal else 0)

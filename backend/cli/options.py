@@ -26,6 +26,9 @@ Columns = Annotated[
 ]
 MaxNewTokens = Annotated[int, typer.Option(help="The most tokens to generate.")]
 Raw = Annotated[bool, typer.Option("--raw", help="Do not use the chat template.")]
+FixedLength = Annotated[
+    bool, typer.Option("--fixed-length", "--ignore-eos", help="Write --max-new-tokens tokens.")
+]
 Thinking = Annotated[
     types.Thinking,
     typer.Option(help="on or off: whether a reasoning model thinks first; default: as usual."),
@@ -34,12 +37,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print only JSON.")]
 Model = Annotated[
     str, typer.Option(help="built-in, a folder or GGUF file (/..., ./..., ~/...), or a Hub id.")
 ]
-Wait = Annotated[
-    int, typer.Option(help="The most seconds to wait until the machine is quiet.", min=0)
-]
-Limit = Annotated[
-    int, typer.Option(help="How many prompts to use, spread over the file; 0: all.", min=0)
-]
+Wait = Annotated[int, typer.Option(help="The most seconds to wait for a quiet machine.", min=0)]
+Limit = Annotated[int, typer.Option(help="How many prompts, spread over the file; 0: all.", min=0)]
 Engine = Annotated[str, typer.Option(help=f"{either(engines())}.")]
 Precision = Annotated[
     str,

@@ -7,9 +7,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich import box
@@ -19,21 +20,23 @@ from rich.table import Table
 from rich.text import Text
 
 from backend.cli import options
-from backend.cli.console import out, visible
+from backend.cli.console import out, print_table, visible
 from backend.errors import DerbyError
 from backend.events import Event, to_json
-from backend.export.tables import FORMS
+from backend.export.picture import picture_of
+from backend.export.tables import markdown
 from backend.grammar.sources import grammar_from_file
 from backend.models.files import BUILT_IN
 from backend.racing.hosts import InlineHost
 from backend.racing.race import Race
 from backend.records.file import load, require_folder, save
+from backend.records.record import RaceRecord, recorded
 from backend.records.record import board as board_of
-from backend.records.record import recorded
-from backend.results.figures import FIGURES, SUMMARY
+from backend.results.figures import DASH, SUMMARY, factor, figure, rate
 from backend.results.result import result_of
 from backend.results.scoreboard import Scoreboard
-from backend.results.sentences import doubt, headline, outcome, state, why
+from backend.results.sentences import doubt, headline, noise, outcome, state, why
+from backend.results.texts import compare
 from backend.strategies.column import parse_column
 from backend.strategies.registry import usual_columns
 from backend.types import Request, Sampling
@@ -48,9 +51,6 @@ STYLES = {
     "forced": "magenta",
     "fixed": "dim",
 }
-
-#: What `replay --as` writes, as the page's files.
-FILES = {"json": "race.json", "markdown": "race.md", "svg": "race.svg"}
 
 
 def race(
@@ -67,45 +67,21 @@ def race(
     seed: options.Seed = 0,
     column: options.Columns = [],
     max_new_tokens: options.MaxNewTokens = 128,
-    ignore_eos: Annotated[
-        bool,
-        typer.Option(
-            "--ignore-eos", help="Go on to the most tokens where the model ends its text."
-        ),
-    ] = False,
+    fixed_length: options.FixedLength = False,
     thinking: options.Thinking = "",
     raw: options.Raw = False,
     stop: Annotated[list[str], typer.Option(help="Stop before this string. Repeatable.")] = [],
-    context: Annotated[
-        int, typer.Option(help="The most tokens of context; 0: as many as the model allows.")
-    ] = 0,
+    context: Annotated[int, typer.Option(help="The most tokens of context; 0: no limit.")] = 0,
     grammar: Annotated[
-        Path | None,
-        typer.Option(help="A .lark, .schema.json, .regex or .gbnf file, for grammar=own."),
+        Path | None, typer.Option(help="A .lark, .schema.json, .regex or .gbnf file: grammar=own.")
     ] = None,
-    top: Annotated[
-        int,
-        typer.Option(
-            help="How many of the most likely tokens to record at each position, for --json."
-        ),
-    ] = 0,
-    record: Annotated[
-        Path | None, typer.Option(help="Record the race in this file, for replay.")
-    ] = None,
+    top: Annotated[int, typer.Option(help="How many likely tokens to record at each place.")] = 0,
+    record: Annotated[Path | None, typer.Option(help="Record the race here, for replay.")] = None,
     save_cache: Annotated[
-        Path | None,
-        typer.Option(
-            "--save-cache",
-            help="Save the KV cache of the first column that keeps one in this file, at its end.",
-        ),
+        Path | None, typer.Option(help="Save the KV cache of the first column that keeps one here.")
     ] = None,
     restore_cache: Annotated[
-        Path | None,
-        typer.Option(
-            "--restore-cache",
-            help="Begin with the KV cache in this file: what the prompt has in common with the "
-            "saved text is not computed again.",
-        ),
+        Path | None, typer.Option(help="Begin with the KV cache in this file, as far as it fits.")
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -122,7 +98,7 @@ def race(
         tuple(stop),
         context,
         top=top,
-        ignore_eos=ignore_eos,
+        ignore_eos=fixed_length,
         thinking=thinking,
     )
     target = options.target_of(model, engine, precision, device)
@@ -174,29 +150,59 @@ def _interrupt(board: Scoreboard) -> Iterator[threading.Event]:
 
 def replay(
     file: Annotated[Path, typer.Argument(help="A file from race --record, or saved by the page.")],
+    other: Annotated[
+        Path | None, typer.Argument(help="A second one, for a table of both side by side.")
+    ] = None,
     form: Annotated[
-        str,
-        typer.Option(
-            "--as",
-            help=f"Print it as the record itself, a table or a picture: {', '.join(FILES)}.",
-        ),
+        Literal["", "markdown", "svg"], typer.Option("--as", help="Print a table, or a picture.")
     ] = "",
-    as_json: options.AsJson = False,
 ) -> None:
-    """Print a recorded race: texts and figures, a table, or a picture."""
+    """Print a recorded race: texts and figures, a table, or a picture; or two in one table."""
     record = load(file)
-    if as_json:
-        for event in record.events:
-            print(json.dumps(to_json(event)))
-        return
-    if form:
-        if form not in FILES:
-            raise DerbyError(f"There is no form {form!r:.40}; choose from {', '.join(FILES)}.")
-        text = FORMS[FILES[form]](record)
-        print(text if form in ("json", "svg") else visible(text), end="")
-        return
-    conclude(board_of(record))
-    out.print(f"Recorded: {visible(record.place)}.", style="dim", highlight=False, markup=False)
+    if other is not None:
+        if form:
+            raise DerbyError("Two races are printed as one table alone: leave --as out.")
+        contrast(record, load(other))
+    elif form:
+        print(visible(picture_of(record) if form == "svg" else markdown(record)), end="")
+    else:
+        conclude(board_of(record))
+        out.print(f"Recorded: {visible(record.place)}.", style="dim")
+
+
+def contrast(*pair: RaceRecord) -> None:
+    """Print two races side by side, columns of one name in a line, and in what the two differ.
+    Raises DerbyError for two of different prompts or settings.
+    """
+    asked = [asdict(replace(record.request, top=0)) for record in pair]
+    if differing := [key for key in asked[0] if asked[0][key] != asked[1][key]]:
+        raise DerbyError(
+            f"The two races were asked differently ({', '.join(differing)}): record both with one "
+            "prompt and the same settings."
+        )
+    boards = [board_of(record) for record in pair]
+    results = [result_of(board) for board in boards]
+    rows = [{row.name: row for row in result.rows} for result in results]
+    lines = list[list[str]]()
+    for name in rows[0] | rows[1]:
+        a, b = both = [each.get(name) for each in rows]
+        speeds = [rate(row.rate) if row and row.rate else DASH for row in both]
+        speedups = [figure("speedup").cell(row) if row else DASH for row in both]
+        ratio = text = DASH
+        if a and b and a.rate and b.rate:
+            ratio, texts = factor(b.rate / a.rate), compare(a.score, b.score)
+            text = "same text" if texts.whole else "same so far"
+            if texts.parted:
+                text = f"differs at {texts.unit} {texts.agreed + 1}"
+        lines.append([name, *speeds, ratio, *speedups, text])
+    unit = f"{results[0].unit}s/s"
+    heads = ("column", f"{unit} A", f"{unit} B", "B / A", "speed-up A", "speed-up B", "text")
+    print_table("A and B", heads, lines)
+    facts = [dict(record.versions) | asdict(record.target) for record in pair]
+    for side, record, board, own, other in zip("AB", pair, boards, facts, facts[::-1], strict=True):
+        parts = [f"{key} {value}" for key, value in own.items() if value != other.get(key)]
+        parts = [f"{side}: {record.place}", *parts, noise(board.others)]
+        out.print(visible("; ".join(filter(None, parts))), style="dim")
 
 
 @contextmanager
@@ -236,14 +242,12 @@ def summary(board: Scoreboard) -> Table:
     )
     table.add_column("column", min_width=13)
     table.add_column("state", min_width=11)
-    known = [f for f in FIGURES if any(f.value(row) is not None for row in result.rows)]
-    figures = [figure for figure in known if figure.name in SUMMARY]
-    for figure in figures:
-        heading = figure.title.replace(", ", " ").replace(" ", "\n")
+    figures = [f for f in map(figure, SUMMARY) if any(f.value(r) is not None for r in result.rows)]
+    for each in figures:
+        heading = each.title.replace(", ", " ").replace(" ", "\n")
         table.add_column(heading, justify="right", no_wrap=True, min_width=4)
     for row in result.rows:
-        cells = [figure.cell(row) for figure in figures]
-        table.add_row(visible(row.name), state(row), *cells)
+        table.add_row(visible(row.name), state(row), *(each.cell(row) for each in figures))
     return table
 
 
@@ -264,7 +268,7 @@ def texts(board: Scoreboard) -> Group:
         if row.score.values:
             parts.append(Text(visible(json.dumps(row.score.values, ensure_ascii=False))))
     if out.is_terminal:
-        parts.append(Text("\n"))
-        for origin, style in STYLES.items():
-            parts[-1].append(f"{origin}  ", style=style)
+        parts.append(
+            Text.assemble("\n", *((f"{origin}  ", style) for origin, style in STYLES.items()))
+        )
     return Group(*parts, Text(f"\n{visible(headline(board, result))}", style="bold"))

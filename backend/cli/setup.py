@@ -45,7 +45,7 @@ def export_draft(
     name = gguf or (model if model == BUILT_IN else "")
     file = gguf_file(name, say) if name else None
     for library, place, use in written_draft(checkpoint, target, file, folder):
-        out.print(f"{library}: {place}\n    {use}", highlight=False, markup=False, soft_wrap=True)
+        out.print(f"{library}: {place}\n    {use}", soft_wrap=True)
 
 
 def grammar(
@@ -58,6 +58,6 @@ def grammar(
     """Check a grammar, and how much of a text it accepts."""
     sample = text or ""
     fit = check(grammar_from_file(file), sample)
-    out.print(fit.sentence(sample), highlight=False, markup=False)
+    out.print(fit.sentence(sample))
     if text is not None and not fit.covers(sample):
         raise typer.Exit(1)

@@ -14,18 +14,23 @@ from backend.results.figures import DASH, FIGURES
 from backend.results.result import result_of
 from backend.results.sentences import doubt, headline, mark, reasons
 
-#: How a cell begins that a spreadsheet would compute.
-FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n")
+#: Where a spreadsheet would begin to compute: at a cell's beginning, and behind what it may have
+#: been told that parts cells.
+_FORMULA = re.compile(r'(?<![^;\t\r\n])(?="*[=+\-@\t\r\n])')
 
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?(e[+-]?\d+)?", re.ASCII)
 
 #: What Markdown, or HTML within it, would take for more than a character.
 _MARKS = re.compile(r"([\\`*_\[\]<>|&#~!$])")
 
+#: Within what GitHub would link, escaped or not: names of people, issues and addresses. A space of
+#: no width there is seen by nobody else.
+_LINKS = re.compile(r"(?<=[@#])(?=\w)|(?<=:)(?=//)|(?<=www)(?=\.)", re.IGNORECASE)
+
 
 def csv_of(rows: Iterable[Iterable[object]]) -> str:
     """The rows as CSV (RFC 4180), where None is empty. No spreadsheet takes a text for a formula:
-    one that begins like a formula has an apostrophe in front.
+    where one would begin there is an apostrophe in front.
     """
     text = StringIO()
     csv.writer(text).writerows(map(_harmless, row) for row in rows)
@@ -33,8 +38,9 @@ def csv_of(rows: Iterable[Iterable[object]]) -> str:
 
 
 def _harmless(cell: object) -> object:
-    formula = isinstance(cell, str) and cell.startswith(FORMULAS) and not _NUMBER.fullmatch(cell)
-    return f"'{cell}" if formula else cell
+    if not isinstance(cell, str) or _NUMBER.fullmatch(cell):
+        return cell
+    return _FORMULA.sub("'", cell)
 
 
 def markdown(record: RaceRecord) -> str:
@@ -72,4 +78,5 @@ FORMS: Mapping[str, Callable[[RaceRecord], str]] = {
 
 
 def _literal(text: str) -> str:
-    return _MARKS.sub(r"\\\1", " ".join(text.split()))
+    parted = _LINKS.sub("\N{ZERO WIDTH SPACE}", " ".join(text.split()))
+    return _MARKS.sub(r"\\\1", parted)

@@ -135,5 +135,6 @@ def require_package(package: str) -> None:
     """Raise DerbyError with the command that installs an optional library, unless it is there."""
     if find_spec(package) is None:
         raise DerbyError(
-            f"{package} is not installed: run pip install -r requirements-libraries.txt."
+            f"{package} is not installed: run pip install -r requirements-libraries.txt, or "
+            "install decode-derby[libraries]."
         )

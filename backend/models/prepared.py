@@ -76,14 +76,12 @@ def _lock(folder: Path, say: Say) -> Iterator[None]:
     folder.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder.with_name(f"{folder.name}.lock"))
     try:
-        lock.acquire(timeout=0)
+        locked = lock.acquire(timeout=0)
     except Timeout:
         say(f"Waiting for another process that is preparing {folder.name!r}...")
-        lock.acquire()
-    try:
+        locked = lock.acquire()
+    with locked:
         yield
-    finally:
-        lock.release()
 
 
 @contextmanager

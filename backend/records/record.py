@@ -3,6 +3,7 @@
 import platform
 import tomllib
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
@@ -62,31 +63,16 @@ def this_machine() -> Hardware:
 @cache
 def versions() -> tuple[tuple[str, str], ...]:
     """Name and version of this program, of Python, and of those PACKAGES that are installed."""
-    if _PROJECT.is_file():  # not installed, or installed and older than this folder
-        own = str(tomllib.loads(_PROJECT.read_text(encoding="utf-8"))["project"]["version"])
-    else:
-        own = version(PROGRAM)
-    packages = [(name, _version(name)) for name in PACKAGES]
-    return (
-        (PROGRAM, own),
-        ("python", platform.python_version()),
-        *((name, number) for name, number in packages if number),
-    )
-
-
-def _version(package: str) -> str:
-    """Of a package; "" where it is not installed."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""
+    project = tomllib.loads(_PROJECT.read_text(encoding="utf-8"))["project"]
+    pairs = [(PROGRAM, str(project["version"])), ("python", platform.python_version())]
+    for package in PACKAGES:
+        with suppress(PackageNotFoundError):
+            pairs.append((package, version(package)))
+    return tuple(pairs)
 
 
 def _processor() -> str:
-    try:
-        lines = _PROCESSORS.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
+    lines = _PROCESSORS.read_text(encoding="utf-8").splitlines() if _PROCESSORS.is_file() else []
     named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(named, platform.processor())
 

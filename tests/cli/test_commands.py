@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 import typer
-from race_records import race_of
+from race_records import MADE, race_of
 from safetensors.numpy import save as tensors
 from typer.testing import CliRunner, Result
 
@@ -28,10 +28,10 @@ from backend.costs import PassCosts
 from backend.events import Event, Failed, Step, from_json, to_json
 from backend.export.picture import picture_of
 from backend.export.tables import markdown
-from backend.records.file import as_bytes, load, save
+from backend.records.file import load, save
 from backend.records.record import RaceRecord, board
 from backend.results.scoreboard import Scoreboard
-from backend.strategies.column import parse_column
+from backend.strategies.column import OwnModel, parse_column
 
 ROOT = Path(__file__).resolve().parents[2]
 FAKE = ("--engine", "fake", "--model", "fake-loop", "--max-new-tokens", "24")
@@ -73,7 +73,7 @@ def test_a_race_prints_every_text_and_a_table_and_so_does_its_replay(
     assert " ".join(rest.split()) == f"Recorded: {load(path).place}."
 
 
-def test_a_race_as_json_is_its_events_and_so_is_its_replay(tmp_path: Path) -> None:
+def test_a_race_as_json_is_its_events_and_so_is_its_record(tmp_path: Path) -> None:
     columns, path = ("kv", "lookup", "lookahead"), tmp_path / "race.json"
     options = [word for column in columns for word in ("-c", column)]
     arguments = ("race", "-", *FAKE, *options, "--temperature", "0.8", "--json")
@@ -88,24 +88,53 @@ def test_a_race_as_json_is_its_events_and_so_is_its_replay(tmp_path: Path) -> No
     assert scoreboard.scores[0].prompt_tokens > 77
     assert len(base) == 24
     assert all(tokens == base for tokens in others)
-    replayed = [json.loads(line) for line in run("replay", str(path), "--json").stdout.splitlines()]
     events = [line for line in lines if line["kind"] != "Preparing"]
     # A record has them column by column; on a slow machine the columns take turns.
-    assert replayed == sorted(events, key=lambda line: line.get("column", len(columns)))
-    assert replayed == [to_json(event) for event in load(path).events]
+    recorded = [to_json(event) for event in load(path).events]
+    assert recorded == sorted(events, key=lambda line: line.get("column", len(columns)))
 
 
-FORMS: dict[str, Callable[[RaceRecord], str]] = {
-    "markdown": markdown,
-    "svg": picture_of,
-    "json": lambda record: as_bytes(record).decode(),
-}
+FORMS: dict[str, Callable[[RaceRecord], str]] = {"markdown": markdown, "svg": picture_of}
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_record_is_printed_in_other_forms(recorded: tuple[Path, Result], form: str) -> None:
     printed = run("replay", str(recorded[0]), "--as", form).stdout.replace("\r\n", "\n")
     assert printed == FORMS[form](load(recorded[0])).replace("\r\n", "\n")
+
+
+def test_two_records_stand_side_by_side_with_what_differs(tmp_path: Path) -> None:
+    """B took twice the time, wrote another text in a column, and has another third column."""
+    record, (before, after) = race_of("kv grammar lookup"), (tmp_path / "a", tmp_path / "b")
+    save(record, before)
+
+    def later(event: Event) -> Event:
+        if not isinstance(event, Step):
+            return event
+        text = [["sampled", "?"]] if event.column == 1 else event.spans
+        tokens = [0 for _ in event.tokens] if event.column == 1 else event.tokens
+        total = {"total": 2 * event.seconds["total"]}
+        return replace(event, spans=text, tokens=tokens, seconds=total)
+
+    columns = (*record.columns[:2], parse_column("stateless"))
+    versions = (*record.versions, ("openvino", "[/x]"))
+    events = tuple(map(later, record.events))
+    save(replace(record, columns=columns, events=events, versions=versions), after)
+    result = run("replay", str(before), str(after))
+    lines = (line.split("\N{BOX DRAWINGS LIGHT VERTICAL}") for line in result.stdout.splitlines())
+    rows = {cells[1].strip(): (cells[4].strip(), cells[7].strip()) for cells in lines if cells[1:]}
+    half, none = "0.50\N{MULTIPLICATION SIGN}", "\N{EN DASH}"
+    assert rows == {
+        "KV reuse": (half, "same text"),
+        "Grammar": (half, "differs at token 1"),
+        "Prompt lookup": (none, none),
+        "Stateless": (none, none),
+    }
+    assert result.stdout.count(MADE) == 2
+    assert "; openvino [/x]" in result.stdout
+    assert "leave --as out" in refused("replay", str(before), str(after), "--as", "svg")
+    save(race_of("kv", 12), after)
+    assert "(max_new_tokens)" in refused("replay", str(before), str(after))
 
 
 def test_a_race_that_failed_is_a_sentence_recorded_and_shown(tmp_path: Path) -> None:
@@ -170,6 +199,21 @@ def test_nothing_in_a_record_steers_the_terminal(tmp_path: Path, form: tuple[str
     assert result.exit_code == 0
     assert "]52;c" in result.stdout
     assert not re.search(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]", result.stdout)
+
+
+@pytest.mark.parametrize("name", ["[fp16]m", "[link=a.b]m", "m[red]", ":fire:"])
+def test_brackets_in_names_are_no_markup(name: str, tmp_path: Path) -> None:
+    file, columns = tmp_path / "race.json", ("-c", "kv", "-c", f"kv:model=./{name}")
+    race = run("race", "xx", *FAKE, *columns, "--record", str(file))
+    record, model = load(file), OwnModel(f"./models/{name}", "fake", f"[/x]{name}")
+    save(replace(record, columns=(record.columns[0], record.columns[1].on(model))), file)
+    replay, bench = run("replay", str(file)), run(*BENCH, *columns)
+    lines = (
+        (race, f" KV reuse ({name}) "),
+        (bench, f"\N{BOX DRAWINGS LIGHT VERTICAL} KV reuse ({name}) "),
+    )
+    for result, cell in (*lines, (replay, f" KV reuse ({name}, fake, [/x]{name}) ")):
+        assert any(line.startswith(cell) for line in result.stdout.splitlines())
 
 
 def test_a_benchmark_goes_on_from_its_results(tmp_path: Path) -> None:

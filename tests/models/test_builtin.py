@@ -17,6 +17,7 @@ from gguf import GGMLQuantizationType, quants
 
 from backend.engines.openvino.export import IR, openvino_ir
 from backend.errors import DerbyError
+from backend.models import builtin
 from backend.models.builtin import BLOCK, Packed, built_in_folder, built_in_gguf, download_wheel
 from backend.models.files import model_files
 from backend.types import ModelSpec
@@ -109,9 +110,13 @@ class TestDownloading:
         (tmp_path / "into").mkdir()
         return path
 
-    def test_the_wheel_asked_for_arrives(self, wheel: Path, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("installed", [True, False], ids=["pip", "no pip"])
+    def test_the_wheel_asked_for_arrives(
+        self, installed: bool, wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(builtin, "find_spec", lambda _: installed)
         sha256 = hashlib.sha256(wheel.read_bytes()).hexdigest()
-        got = download_wheel("derby-toy==1.0", sha256, "a toy", tmp_path / "into")
+        got = download_wheel("derby-toy==1.0", sha256, tmp_path / "into")
         assert got.parent == tmp_path / "into"
         assert got.read_bytes() == wheel.read_bytes()
 
@@ -120,5 +125,17 @@ class TestDownloading:
         self, wheel: Path, tmp_path: Path, package: str, known: bool
     ) -> None:
         sha256 = hashlib.sha256(wheel.read_bytes() if known else b"").hexdigest()
-        with pytest.raises(DerbyError, match=f"pip could not download a toy, {package}"):
-            download_wheel(package, sha256, "a toy", tmp_path / "into")
+        with pytest.raises(DerbyError, match=f"pip could not download .*, {package}"):
+            download_wheel(package, sha256, tmp_path / "into")
+
+    def test_a_python_without_any_pip_is_one_sentence(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        bare = tmp_path / "python"
+        bare.write_text('#!/bin/sh\necho "$1 $2: No module named pip" >&2; exit 1')
+        bare.chmod(0o700)
+        monkeypatch.setattr(sys, "executable", str(bare))
+        monkeypatch.setattr(builtin, "find_spec", lambda _: None)
+        monkeypatch.setattr(builtin, "get_path", lambda _: str(tmp_path))
+        with pytest.raises(DerbyError, match=r"-m pip: No module named pip\): install pip"):
+            download_wheel("derby-toy==1.0", "", tmp_path)

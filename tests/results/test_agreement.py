@@ -198,7 +198,7 @@ def all_show_the_same(board: Scoreboard, result: Result, record: RaceRecord) -> 
     """
     sentence, told = headline(board, result), report(board)
     drawn, picture = drawing(board, record.request), picture_of(record)
-    text = re.sub(r"\\(.)", r"\1", markdown(record))
+    text = re.sub(r"\\(.)|\N{ZERO WIDTH SPACE}", r"\1", markdown(record))
     cells = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
     words = re.findall(r"<text[^>]*>(.*)</text>", picture)[3 + len(wrap(sentence, 92)[:2]) :]
     assert told["headline"] == sentence
