@@ -1,7 +1,7 @@
 # make run    start the page on 127.0.0.1:7860, or PORT=...; what it needs is prepared meanwhile
 # make run TORCH_INDEX=ADDRESS  likewise, with torch from that package index, as that of its CPU builds
 # make setup  prepare everything that it needs, and stop
-# make libraries  install openvino-genai and llama.cpp, for columns of their own decoding
+# make libraries  install llama.cpp, for columns of its own decoding
 # make quick  the tests that need neither a model nor a browser, of all rooms or of TESTS=tests/ROOM
 # make test   prepare, and run what a change must pass: minutes
 # make test-all  everything: also the thorough tests and a Ray cluster

@@ -23,7 +23,6 @@ from backend.libraries.library import (
     Part,
     Settings,
     StoppedError,
-    require_package,
     sampling_arguments,
 )
 from backend.machine import threads
@@ -38,8 +37,6 @@ from backend.models.files import (
 from backend.models.prepared import is_prepared, prepared, versions
 from backend.text import HfTokenizer, prompt_tokens, require_same_vocabulary
 from backend.types import ModelSpec, Request
-
-PACKAGE = "openvino_genai"
 
 #: As the openvino engine's: rounded as those are, or the codes that were published.
 PRECISIONS = OPENVINO.precisions
@@ -109,7 +106,6 @@ class OpenVINOGenaiModel:
     """
 
     def __init__(self, spec: ModelSpec, say: Say) -> None:
-        require_package(PACKAGE)
         require_device(spec.device)
         files = model_files(spec.name, say)
         self.spec, self.max_context = spec, files.max_context
