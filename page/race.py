@@ -47,7 +47,7 @@ class Run:
         self.record = recorded(race.request, race.columns, race.target, ()) if here else race
         self.offer = offer
         self.board = board(self.record)
-        self.ahead, self.late, self.over = 0, False, self.board.ended
+        self.ahead, self.late, self.over = 0, False, not here
         self._drawing = threading.Lock()  # a race that is stopped may be drawn at that moment
         number = number or time.time_ns() // 1_000_000
         self._drawer = Drawer(self.board, race.request, number)
@@ -160,6 +160,8 @@ def packed(record: bytes) -> str:
 
 def unpacked(text: str) -> bytes:
     """What was packed. Raises DerbyError for anything else."""
+    if not text:
+        raise DerbyError("The browser had no room for this race: save such races as files.")
     try:
         file = zlib.decompressobj(wbits=31)  # of gzip
         data = file.decompress(base64.b64decode(text, validate=True), MOST_BYTES + 1)

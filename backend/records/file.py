@@ -72,7 +72,6 @@ class Document(Untrusted, extra="forbid"):
     events: Annotated[
         list[Annotated[Event, Field(discriminator="kind")]], Field(max_length=393_216), FailFast()
     ]
-    drawing: Any = None  # older versions wrote one, which was made of the events
 
     @property
     def record(self) -> RaceRecord:
