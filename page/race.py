@@ -136,8 +136,8 @@ async def running(
 async def drawn(
     host: Host, line: Line, offer: Offer, form: Mapping[str, Any], guest: str
 ) -> AsyncGenerator[tuple[Drawing, Run], None]:
-    """The race that a form asks for, drawn again and again until it has ended or this iterator is
-    closed; `Run.end` draws the end. Raises DerbyError for what the visitor can mend.
+    """The race that a form asks for, drawn again and again until it has ended; `Run.end` draws the
+    end of one whose iterator is closed. Raises DerbyError for what the visitor can mend.
     """
     race, seconds = read_race(form, offer), offer.limits.seconds
     run = Run(race, offer)
@@ -146,6 +146,7 @@ async def drawn(
         async with aclosing(running(host, place, race, run, seconds)) as steps:
             async for _ in steps:
                 yield await asyncio.to_thread(run.draw), run
+    yield await asyncio.to_thread(run.end), run
     if run.late:
         gr.Info(f"Others wait, so your race ended after {seconds} seconds.")
     messages = {score.message for score in run.board.scores}
