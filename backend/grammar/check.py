@@ -23,7 +23,7 @@ from tempfile import TemporaryFile
 from typing import Any
 
 from backend.errors import DerbyError, check_range
-from backend.grammar.schema import Judgement, Verdict, judge, read
+from backend.grammar.schema import Judgement, Verdict, judge
 from backend.grammar.sources import (
     GrammarSource,
     definition_of,
@@ -57,7 +57,7 @@ class StoppedError(DerbyError):
 class Fit:
     """The first `accepted` characters of a text begin a text of the grammar; if that is all of it,
     it may end there if `accepting`. Of a JSON Schema: how the judge finds the text and `why`, and
-    what the grammar does not enforce.
+    what the grammar does not enforce, in llguidance's words.
     """
 
     accepted: int
@@ -91,7 +91,7 @@ class Fit:
             if text:
                 words.append("The whole text fits, and it may end here.")
         if self.afterwards:
-            words.append(f"Checked only when a text is whole: {self.afterwards}.")
+            words.append(f"Left to the judge of the whole text: {self.afterwards}.")
         return " ".join(words)
 
 
@@ -189,7 +189,7 @@ def _fit(source: GrammarSource, text: str) -> Fit:
     if source.kind != "json_schema":
         return Fit(accepted, matcher.is_accepting())
     judged = judge(source.text, text) if text else Judgement("unchecked")
-    afterwards = ", ".join(read(source.text).afterwards)
+    afterwards = "; ".join(matcher.get_grammar_warnings()).rstrip(".")
     return Fit(accepted, matcher.is_accepting(), judged.verdict, judged.why, afterwards)
 
 

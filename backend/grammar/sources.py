@@ -87,7 +87,7 @@ def grammar_from_file(path: Path) -> GrammarSource:
 _LEXEME = re.compile(
     r"""(?:\#|//).* | "(?:\\.|[^"\\\n])*" | /(?:\\.|[^/\\])+/
     | \b(?P<attribute>max_tokens|stop|temperature)\s*=
-    | (?P<schema>%json\s*)(?={) | (?P<special><[^<>\s]+>)""",
+    | (?P<special><[^<>\s]+>)""",
     re.VERBOSE,
 )
 #: "%import sql" alone on its line: the rule `sql` is the shipped grammar of that name.
@@ -150,25 +150,18 @@ def between(source: GrammarSource, lead: str, behind: str, closing: str = "") ->
 
 
 def composed(text: str) -> str:
-    """A Lark text with its JSON Schemas as llguidance is to read them, and the shipped grammars
-    that it imports as rules behind its last line, so that its own lines keep their numbers. Raises
-    DerbyError for an import of another, attributes that cannot be followed, and schemas that cannot
-    be read or enforced.
+    """A Lark text with the shipped grammars that it imports as rules behind its last line, so that
+    its own lines keep their numbers. Raises DerbyError for an import of another, and attributes
+    that cannot be followed.
     """
-    parts, at, numbered = list[str](), 0, False
-    while lexeme := _LEXEME.search(text, at):
-        parts.append(text[at : lexeme.end()])
-        at = lexeme.end()
+    numbered = False
+    for lexeme in _LEXEME.finditer(text):
         if name := lexeme["attribute"]:
             raise DerbyError(
                 f"The rule attribute {name} cannot be followed here: leave it out, and limit a "
                 "text by a regular expression such as /[a-z]{1,20}/."
             )
         numbered |= (lexeme["special"] or "").startswith("<[")
-        if lexeme["schema"]:
-            schema, at = _inner_schema(text, at)
-            parts.append(schema)
-    text = "".join([*parts, text[at:]])
     names = dict.fromkeys(_IMPORT.findall(text))
     for name in names:
         if name not in shipped():
@@ -187,17 +180,6 @@ def special_tokens(source: GrammarSource) -> list[str]:
     return list(dict.fromkeys(name for name in names if name))
 
 
-def _inner_schema(text: str, start: int) -> tuple[str, int]:
-    """The JSON Schema that begins there in a Lark text, for llguidance, and where it ends."""
-    try:
-        _, end = json.JSONDecoder().raw_decode(text, start)
-    except (ValueError, RecursionError):
-        end = len(text)  # and so it is refused with the parser's words
-    source = GrammarSource("json_schema", text[start:end], "inner")
-    lines = "\n" * source.text.count("\n")
-    return f"{{{lines}{json.dumps(_schema(source, inner=True))[1:]}", end
-
-
 def _body(source: GrammarSource) -> str:
     """A grammar as the body of a rule in another one, with its own %ignore."""
     match source.kind:
@@ -206,7 +188,7 @@ def _body(source: GrammarSource) -> str:
         case "regex":
             return regex_literal(source.text.rstrip("\r\n"))
         case _:
-            return f"%json {json.dumps(_schema(source, inner=True))}"
+            return f"%json {json.dumps(_schema(source))}"
 
 
 def regex_literal(pattern: str) -> str:
@@ -221,21 +203,12 @@ def regex_literal(pattern: str) -> str:
     return f"/{regex_to_lark(pattern)}/"
 
 
-def _schema(source: GrammarSource, *, inner: bool = False) -> Any:
-    """A JSON Schema for llguidance. One that is `inner` to a Lark text has no judge."""
+def _schema(source: GrammarSource) -> Any:
+    """A JSON Schema for llguidance."""
     try:
-        schema = read(source.text)
+        return read(source.text)
     except ValueError as error:
         raise refusal(source, str(error)) from error
-    judged = [part for part in schema.afterwards if part != "oneOf"]
-    if inner and judged:
-        raise DerbyError(
-            f"The JSON Schema inside the Lark grammar uses {', '.join(judged)}, which only a whole "
-            "JSON Schema grammar has checked: leave it out, or make the schema the grammar."
-        )
-    if inner and isinstance(schema.value, dict):
-        schema.value["x-guidance"] |= {"lenient": False, "coerce_one_of": False}
-    return schema.value
 
 
 def too_much() -> DerbyError:

@@ -1,6 +1,6 @@
 """The mask and the judge read a JSON Schema as the standard does: each text is accepted by both, by
-neither, or by the mask alone in a part that is named as checked afterwards. What the judge cannot
-tell is not claimed.
+neither, or by the mask alone in a part that llguidance names. What the judge cannot tell is not
+claimed.
 """
 
 import json
@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from llguidance import LLMatcher
 
-from backend.grammar.schema import Judgement, judge, read
+from backend.grammar.schema import Judgement, judge
 from backend.grammar.sources import GrammarSource, definition_of
 from backend.grammar.vocabulary import compile_matcher, vocabulary_of
 from backend.text import ByteTokenizer
 
 BYTES = vocabulary_of(ByteTokenizer())
-INT64 = {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}
 CAT = {"properties": {"kind": {"const": "cat", "default": "cat"}, "n": {"type": "integer"}}}
 DOG = {"properties": {"kind": {"const": "dog", "default": "dog"}, "n": {"type": "integer"}}}
 PETS = {
@@ -26,11 +26,14 @@ PETS = {
 }
 
 
+def matcher_of(schema: Any) -> LLMatcher:
+    source = GrammarSource("json_schema", json.dumps(schema), "test")
+    return compile_matcher(definition_of(source), BYTES)
+
+
 def mask_accepts(schema: Any, text: str) -> bool:
     """Whether a text is whole under llguidance, over bytes."""
-    matcher = compile_matcher(
-        definition_of(GrammarSource("json_schema", json.dumps(schema), "test")), BYTES
-    )
+    matcher = matcher_of(schema)
     assert not matcher.get_error()
     spelled = list(text.encode())
     return matcher.try_consume_tokens(spelled) == len(spelled) and matcher.is_accepting()
@@ -42,33 +45,24 @@ def check(schema: Any, valid: list[str], invalid: list[str], afterwards: list[st
         assert mask_accepts(schema, text) == (text not in invalid), text
         judgement = judge(json.dumps(schema), text)
         assert judgement.verdict == ("valid" if text in valid else "invalid"), (text, judgement)
-    assert read(json.dumps(schema)).afterwards or not afterwards
+    assert matcher_of(schema).get_grammar_warnings() or not afterwards
 
 
 @pytest.mark.parametrize(
     ("schema", "valid", "invalid", "afterwards"),
     [
-        (INT64, ["5", "-5", str(2**63 - 1), str(-(2**63))], ["0.5"], [str(2**63)]),
-        (
-            {"type": "number", "minimum": -1.7976931348623157e308, "maximum": 1e308},
-            ["1e307", "-0.5"],
-            ["1."],
-            ["1e309"],
-        ),
-        ({"type": "number", "minimum": 5e-324}, ["0.5"], ["1."], ["0", "-1"]),
         ({"type": "number", "minimum": 0.1}, ["0.1"], ["0.05"], []),
-        ({"type": "number", "multipleOf": 0.07}, ["0.14"], [], ["0.1"]),
-        ({"type": "number", "multipleOf": 3e-12}, ["3"], [], ["1"]),
-        ({"type": "integer", "multipleOf": 999_983}, ["999983"], [], ["5"]),
+        ({"type": "integer", "multipleOf": 999_983}, ["999983"], ["5"], []),
         ({"type": "string", "format": "password"}, ['"a b"'], ["1"], []),
         ({"type": "string", "format": "uri-reference"}, ['"a"'], ["1"], ['"{"']),
         ({"items": {"type": "array", "uniqueItems": False}}, ["[[1, 1]]"], ["[1]"], []),
         (PETS, ['{"kind": "dog", "n": 1}'], ['{"kind": "cow"}'], ['{"n": 1}']),
         (
-            {"type": "object", "properties": {"a": {"type": "null"}}, "minProperties": 1},
+            {"type": "object", "properties": {"a": {"type": "null"}}, "minProperties": 1}
+            | {"additionalProperties": False},
             ['{"a": null}'],
-            ['{"a": 1}'],
-            ["{}"],
+            ['{"a": 1}', "{}"],
+            [],
         ),
         (
             {  # names and data are no keywords, and anything may be referred to
@@ -133,7 +127,6 @@ def test_what_llguidance_does_not_know_is_named_and_judged(
     schema: dict[str, Any], text: str
 ) -> None:
     check(schema, [], [], [text])
-    assert set(read(json.dumps(schema)).afterwards) <= schema.keys()
 
 
 @pytest.mark.parametrize(
@@ -145,9 +138,6 @@ def test_what_llguidance_does_not_know_is_named_and_judged(
         ("^a+?(?<b>c)$", ["aac"], ["a"], []),
         # Anchors at the ends, also of alternatives.
         ("^a|b$", ["ax", "xb"], ["xax"], []),
-        # Look-around, which no mask can follow.
-        (r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$", ["1.5", "0"], ["x"], ["", "-"]),
-        (r"^a(?=[^)]$)\D$", ["ab"], ["a1"], ["a)"]),
     ],
 )
 def test_patterns_are_matched_or_left_to_the_judge(
@@ -166,7 +156,7 @@ def _as_written(text: str) -> str:
     return json.dumps(json.loads(text), ensure_ascii=False)
 
 
-NEAR = [0, 10, 2**31, 2**53, 10**18, 2**63, 2**64]
+NEAR = [0, 10, 2**31, 2**53 - 600]
 WHOLE = st.builds(
     lambda sign, near, by: sign * (near + by),
     *(st.sampled_from([1, -1]), st.sampled_from(NEAR), st.integers(-300, 300)),
@@ -175,17 +165,14 @@ WHOLE = st.builds(
 
 @settings(max_examples=200)
 @given(WHOLE, WHOLE, WHOLE, st.booleans())
-def test_a_range_of_integers_is_exact_or_checked_afterwards(
-    low: int, high: int, number: int, exclusive: bool
-) -> None:
+def test_a_range_of_integers_is_exact(low: int, high: int, number: int, exclusive: bool) -> None:
     assume(low + 2 <= high)
     names = ("exclusiveMinimum", "exclusiveMaximum") if exclusive else ("minimum", "maximum")
     schema = {"type": "integer", names[0]: low, names[1]: high}
     accepted = mask_accepts(schema, str(number))
     within = low + exclusive <= number <= high - exclusive
     assert (judge(json.dumps(schema), str(number)).verdict == "valid") == within
-    assert accepted or not within
-    assert accepted == within or read(json.dumps(schema)).afterwards
+    assert accepted == within
 
 
 @pytest.mark.parametrize(
@@ -226,14 +213,16 @@ def test_invalid_texts_are_told_why_and_where(schema: str, text: str, why: str) 
 @pytest.mark.parametrize(
     "schema",
     [
+        {"type": "number", "minimum": 5e-324},
+        {"type": "integer", "maximum": 2**63 - 1, "minimum": -(2**63)},
+        {"type": "number", "multipleOf": 0.07},
+        {"type": "string", "pattern": "^(?!a)"},
         {"minProperties": 1, "properties": 5, "required": 5},
-        {"maxProperties": 1, "properties": {"a": 1}, "required": [[]]},
-        {"pattern": [], "format": {}, "multipleOf": "a", "minimum": True, "not": [], "enum": 1},
-        {"multipleOf": 0, "maximum": 10**400, "minimum": -1e308, "uniqueItems": {}},
+        {"pattern": [], "multipleOf": "a", "enum": 1},
     ],
 )
-def test_what_is_no_schema_is_llguidances_to_refuse(schema: Any) -> None:
-    assert isinstance(read(json.dumps(schema)).value, dict)
+def test_what_llguidance_cannot_follow_is_refused(schema: Any) -> None:
+    assert matcher_of(schema).get_error()
 
 
 @pytest.mark.parametrize(
