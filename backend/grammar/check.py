@@ -185,7 +185,7 @@ def _fit(source: GrammarSource, text: str) -> Fit:
         accepted += len(piece)
         matcher.compute_bitmask()  # as in a race: it renews what the lexer may spend
     if error := matcher.get_error():
-        raise refusal(source, error)
+        raise refusal(error)
     if source.kind != "json_schema":
         return Fit(accepted, matcher.is_accepting())
     judged = judge(source.text, text) if text else Judgement("unchecked")

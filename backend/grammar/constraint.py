@@ -312,5 +312,5 @@ class GrammarCompiler:
         with bounded():
             matcher = self._matcher(definition, tokens).deep_copy()
         if error := matcher.get_error():  # a special token that this model lacks
-            raise refusal(source, error)
+            raise refusal(error)
         return GrammarConstraint(matcher, tokens, self._tokenizer, closing, behind)

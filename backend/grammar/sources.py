@@ -97,8 +97,8 @@ _UNFORCED = '\n%llguidance {"no_forcing": true}'
 #: A name that no grammar of one part has.
 _BODY = "body"
 
-#: "at 3(7): message", or without the "at": line 3, byte column 7.
-_PLACE = re.compile(r"\A(?:at )?(\d+)\(\d+\): ")
+#: Where its words repeat the grammar's lines, and how many characters a sentence repeats.
+_EXCERPT = re.compile(r"\n\s*\d+ \|")
 _LONGEST = 120
 
 
@@ -208,7 +208,7 @@ def _schema(source: GrammarSource) -> Any:
     try:
         return read(source.text)
     except ValueError as error:
-        raise refusal(source, str(error)) from error
+        raise refusal(str(error)) from error
 
 
 def too_much() -> DerbyError:
@@ -218,14 +218,9 @@ def too_much() -> DerbyError:
     )
 
 
-def refusal(source: GrammarSource, printed: str) -> DerbyError:
-    """The error with llguidance's own words against a grammar, and the line that they name."""
-    place = _PLACE.match(printed)
-    where = f" at line {place[1]}" if place and source.kind == "lark" else ""
-    words = printed[place.end() if place else 0 :]
-    inner = re.search(r"(?m)^error: (.+)$", words)  # of a regular expression
-    why = inner[1] if inner else words.partition("\n")[0].partition("; following")[0]
+def refusal(printed: str) -> DerbyError:
+    """The error with llguidance's own words against a grammar: "at 3(7)" is line 3, column 7."""
+    words = _EXCERPT.split(printed)[0]
+    why = "no text fits it" if words.startswith("NoExtension") else " ".join(words.split())
     why = why[:_LONGEST].rstrip(".:")
-    if why.startswith("NoExtension"):
-        why = "no text fits it"
-    return DerbyError(f"The grammar cannot be followed{where} ({why}): mend or simplify that part.")
+    return DerbyError(f"The grammar cannot be followed ({why}): mend or simplify that part.")

@@ -65,9 +65,9 @@ SEARCHES = json.dumps({"allOf": [{"pattern": f"(.*{c}){{9}}"} for c in "abcdefgh
         (
             "lark",
             'start: "a"\n  | b',
-            'followed at line 1 (unknown name: "b"): mend or simplify',
+            'followed (at 1(8): unknown name: "b"): mend or simplify',
         ),
-        ("lark", '%import sql\nstart: "a" b', "followed at line 2 (unknown name"),
+        ("lark", '%import sql\nstart: "a" b', "followed (at 2(8): unknown name"),
         ("lark", "start: start", "grammar cannot be followed (no text fits it)"),
         ("regex", "a\\", "Character 2 of the regular expression"),
         (
@@ -79,11 +79,11 @@ SEARCHES = json.dumps({"allOf": [{"pattern": f"(.*{c}){{9}}"} for c in "abcdefgh
         ("json_schema", json.dumps(LOOP), "(Schema intersection stack level exceeded)"),
         ("json_schema", SEARCHES, "followed (Unable to determine if regex is empty"),
         ("json_schema", '{"maximum": 1', "followed (Expecting ',' delimiter"),
-        ("lark", 'start: %json {\n"type":\n"null"}\n | b', "followed at line 1 (unknown name"),
+        ("lark", 'start: %json {\n"type":\n"null"}\n | b', "followed (at 1(8): unknown name"),
         (
             "lark",
             'start: b\n | %json {\n"type":\n"null"}\nb: c',
-            "at line 5 (unknown name",
+            "at 5(4): unknown name",
         ),
         ("lark", 'start: %json {"uniqueItems": true}', 'Unimplemented keys: ["uniqueItems"]'),
         ("gbnf", 'root ::= "a"', "write Lark, a JSON Schema or a regular expression (regex)."),
