@@ -78,24 +78,18 @@ def _assets_key() -> str:
 
 def _write_weights(gguf: Path, folder: Path) -> None:
     """Write the weights of the GGUF file as model.safetensors, and as those of the IR."""
-    layout = _layout()
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    end = 0
-    for name, _, shape, *_ in layout["tensors"]:
-        begin, end = end, end + 4 * prod(shape)
-        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [begin, end]}
-    head = json.dumps(header).encode()
-    head += b" " * (-len(head) % 8)
-    with (folder / "model.safetensors").open("wb") as tensors, (folder / IR[1]).open("wb") as graph:
-        tensors.write(len(head).to_bytes(8, "little") + head)
+    from safetensors.numpy import save_file
+
+    layout, tensors = _layout(), dict[str, Floats]()
+    with (folder / IR[1]).open("wb") as graph:
         for place, constant in layout["constants"]:
             graph.seek(place)
             graph.write(bytes.fromhex(constant))
-        for (*_, place), packed in _tensors(layout, gguf):
-            weight = packed.weight()
-            tensors.write(weight.data)
+        for (name, _, shape, *_, place), packed in _tensors(layout, gguf):
+            tensors[name] = packed.weight().reshape(shape)
             graph.seek(place)
-            graph.write(weight.data)
+            graph.write(tensors[name].data)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 def _layout() -> dict[str, Any]:
