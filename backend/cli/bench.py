@@ -35,7 +35,7 @@ from backend.engines.registry import engines
 from backend.errors import DerbyError
 from backend.models.files import BUILT_IN
 from backend.racing.models import LoadedModels
-from backend.results.figures import DASH, factor, milliseconds
+from backend.results.figures import factor, milliseconds
 from backend.results.intervals import LEAST
 from backend.results.result import NOISY
 from backend.results.sentences import noise
@@ -122,7 +122,7 @@ def tune(
     wait: options.Wait = 30,
     as_json: options.AsJson = False,
 ) -> None:
-    """Find the fastest settings here: pass times, predicted and measured speed-ups (minutes)."""
+    """Find the fastest settings here: pass times and measured speed-ups (minutes)."""
     plan = Plan(
         options.prompts_of(prompts, limit),
         (),
@@ -136,9 +136,7 @@ def tune(
         return
     if tuning.costs is not None:
         print_costs(tuning.costs)
-    predicted = {name: factor(ratio) for name, ratio in tuning.predicted.items()}
-    lines = [[*cells(each), predicted.get(each.column, DASH)] for each in tuning.results]
-    print_table(f"tune: {plan}", (*HEADINGS, "predicted"), lines)
+    print_table(f"tune: {plan}", HEADINGS, map(cells, tuning.results))
     conclude(tuning, plan)
 
 

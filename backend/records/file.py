@@ -45,7 +45,7 @@ def _known_version(version: Any) -> Any:
     return version
 
 
-class ColumnDocument(Untrusted, extra="forbid"):
+class ColumnDocument(Untrusted):
     """A column: settings as the command line takes them, or a grammar whole."""
 
     strategy: Name
@@ -58,8 +58,10 @@ class ColumnDocument(Untrusted, extra="forbid"):
         return default_column(self.strategy).with_settings(self.settings).on(self.model)
 
 
-class Document(Untrusted, extra="forbid"):
-    """A race of Decode Derby: what was asked, where it ran and what happened."""
+class Document(Untrusted):
+    """A race of Decode Derby: what was asked, where it ran and what happened. What earlier programs
+    wrote besides is passed over.
+    """
 
     format: Literal["decode-derby-race"]
     version: Annotated[Literal[5], BeforeValidator(_known_version)]
@@ -72,7 +74,6 @@ class Document(Untrusted, extra="forbid"):
     events: Annotated[
         list[Annotated[Event, Field(discriminator="kind")]], Field(max_length=393_216), FailFast()
     ]
-    drawing: Any = None  # older versions wrote one, which was made of the events
 
     @property
     def record(self) -> RaceRecord:

@@ -74,7 +74,7 @@ LOOKUP = Strategy(
     build=build_lookup,
     equivalent=lambda values: Equivalent(lookup=values["k"], ngram=values["ngram"]),
     verified=("", "k=10,ngram=4"),
-    candidates=("k=16", ""),
+    candidates=("", "k=4", "k=16"),
 )
 
 
@@ -177,7 +177,7 @@ SPECULATIVE = Strategy(
         "draft=int4,k=8",
         "promise=distribution",
     ),
-    candidates=("draft=trained,k=8", "draft=int4,k=8", ""),
+    candidates=("", "draft=trained,k=2", "draft=trained,k=4", "draft=int4,k=3"),
 )
 
 
