@@ -188,18 +188,18 @@ def verify(
     ]
     others = set(engine) - {target.engine for target in promised}
     targets = (*promised, *(ModelSpec(model, name, device=device) for name in sorted(others)))
+    usual, unequal = Request("-", max_new_tokens, chat=not raw), 0
     chosen = (
-        *cases(targets, PROMPTS[:prompts]),
-        *cases(targets, PROMPTS[:1], PENALIZED, ignore_eos=True),
+        *cases(usual, targets, PROMPTS[:prompts]),
+        *cases(replace(usual, ignore_eos=True), targets, PROMPTS[:1], PENALIZED),
     )
-    chosen, unequal = tuple(replace(case, chat=not raw) for case in chosen), 0
-    for number, result in enumerate(verified(chosen, LoadedModels(), max_new_tokens), 1):
-        case = result.case
+    for number, result in enumerate(verified(chosen, LoadedModels()), 1):
+        case, sampling = result.case, result.case.request.sampling
         unequal += not result.equal
         equality = f"{len(result.differences)} columns equal" if result.equal else "NOT EQUAL"
         out.print(
             f"{number}/{len(chosen)} {case.target.engine} {case.target.precision} "
-            f"{case.prompt.category} {case.sampling} seed={case.sampling.seed}: {equality}, "
+            f"{case.category} {sampling} seed={sampling.seed}: {equality}, "
             f"{result.tokens} tokens"
         )
         for name, sentence in result.differences.items():
