@@ -209,7 +209,10 @@ class ColumnRun:
             drafter.conclude()
             if event.reason == "end of text":
                 news += self._judged(parts.constraint.answer())
-            news += self._known_costs()
+            costs = self.models.costs(self._target).now
+            if costs.known:
+                seconds = list(map(rounded_value, costs.seconds))
+                news.append(CostsKnown(self.index, list(costs.widths), seconds))
         if drafter.decision is not self._decision:
             self._decision = decision = drafter.decision
             news.append(
@@ -230,14 +233,6 @@ class ColumnRun:
             return []
         judgement = judge_apart(grammar.text, answer, stopped=self.stopped)
         return [Judged(self.index, judgement.verdict, judgement.why)]
-
-    def _known_costs(self) -> list[Event]:
-        """What passes are known to cost by now."""
-        costs = self.models.costs(self._target).now
-        if not costs.known:
-            return []
-        seconds = list(map(rounded_value, costs.seconds))
-        return [CostsKnown(self.index, list(costs.widths), seconds)]
 
     def _library_events(self, library: Library) -> Generator[Event | None]:
         column = self.column

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, FailFast, Field, TypeAdapter
+from pydantic import AfterValidator, FailFast, Field, TypeAdapter
 
 from backend.engines.registry import engine_named
 from backend.errors import DerbyError
@@ -35,16 +35,6 @@ Moment = Annotated[
 ]
 
 
-def _known_version(version: Any) -> Any:
-    """Raises DerbyError for another one."""
-    if isinstance(version, int) and version != VERSION:
-        raise DerbyError(
-            f"The record is of version {version!r:.20}, and this program reads {VERSION}: record "
-            "the race again."
-        )
-    return version
-
-
 class ColumnDocument(Untrusted):
     """A column: settings as the command line takes them, or a grammar whole."""
 
@@ -64,7 +54,7 @@ class Document(Untrusted):
     """
 
     format: Literal["decode-derby-race"]
-    version: Annotated[Literal[5], BeforeValidator(_known_version)]
+    version: Literal[5]
     made: Moment
     machine: Hardware
     versions: Annotated[dict[str, Name], Field(max_length=32)]
@@ -128,7 +118,7 @@ def from_bytes(data: bytes, most: int = MAX_BYTES) -> RaceRecord:
         return read_json(Document, data, "it").record
     except UntrustedError as error:
         raise DerbyError(
-            f"This is not a record of a race: {error.clause}; save it again."
+            f"This is not a record of a race: {error.clause}; record the race again."
         ) from error
 
 

@@ -57,10 +57,6 @@ GRAMMAR = Strategy(
 )
 
 
-def build_lookup(inputs: DrafterInputs) -> PromptLookup:
-    return PromptLookup(inputs.draft_length(), inputs.values["ngram"])
-
-
 LOOKUP = Strategy(
     "lookup",
     "Prompt lookup",
@@ -71,7 +67,7 @@ LOOKUP = Strategy(
         WholeNumber("k", "k", K_HELP, 8, 1, 32, fixes=NAMED_SIZE),
         NGRAM,
     ),
-    build=build_lookup,
+    build=lambda inputs: PromptLookup(inputs.draft_length(), inputs.values["ngram"]),
     equivalent=lambda values: Equivalent(lookup=values["k"], ngram=values["ngram"]),
     verified=("", "k=10,ngram=4"),
     candidates=("", "k=4", "k=16"),
