@@ -6,11 +6,10 @@ import json
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import datetime
-from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, FailFast, Field, TypeAdapter
+from pydantic import AfterValidator, FailFast, Field
 
 from backend.engines.registry import engine_named
 from backend.errors import DerbyError
@@ -90,7 +89,7 @@ def document_of(record: RaceRecord) -> dict[str, Any]:
         "made": record.made,
         "machine": asdict(record.machine),
         "versions": dict(record.versions),
-        "request": _request().dump_python(record.request, mode="json"),
+        "request": asdict(record.request),
         "target": asdict(record.target),
         "columns": [_plain_column(column) for column in record.columns],
         "events": [to_json(event) for event in record.events],
@@ -152,11 +151,6 @@ def load(path: Path) -> RaceRecord:
             f"The record {str(path)!r} cannot be read ({error.strerror}): name another file."
         ) from error
     return from_bytes(data)
-
-
-@cache
-def _request() -> TypeAdapter[Request]:
-    return TypeAdapter(Request)
 
 
 def _plain_column(column: Column) -> dict[str, Any]:
