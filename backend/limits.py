@@ -20,14 +20,16 @@ class Limits(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    columns: int = Field(12, ge=1, description="columns of one race")
-    tokens: int = Field(8192, ge=1, description="new tokens of one column")
-    prompt_characters: int = Field(65_536, ge=1, description="characters of a prompt")
-    seconds: int = Field(3600, ge=1, description="seconds after which a race ends if others wait")
-    line: int = Field(32, ge=1, description="waiting races of all visitors")
-    models: int = Field(8, ge=1, description="models of one race, without drafts")
+    columns: int = Field(default=12, ge=1, description="columns of one race")
+    tokens: int = Field(default=8192, ge=1, description="new tokens of one column")
+    prompt_characters: int = Field(default=65_536, ge=1, description="characters of a prompt")
+    seconds: int = Field(
+        default=3600, ge=1, description="seconds after which a race ends if others wait"
+    )
+    line: int = Field(default=32, ge=1, description="waiting races of all visitors")
+    models: int = Field(default=8, ge=1, description="models of one race, without drafts")
     benchmark_races: int = Field(
-        1000, ge=0, description="prompts of a benchmark on the page; 0: no benchmarks"
+        default=1000, ge=0, description="prompts of a benchmark on the page; 0: no benchmarks"
     )
     hub: int = Field(
         default=1,

@@ -81,9 +81,9 @@ class Document(Untrusted):
         )
 
 
-def document_of(record: RaceRecord) -> dict[str, Any]:
-    """JSON values that say the whole record."""
-    return {
+def as_bytes(record: RaceRecord) -> bytes:
+    """The record as JSON, which `from_bytes` reads."""
+    values = {
         "format": FORMAT,
         "version": VERSION,
         "made": record.made,
@@ -94,11 +94,6 @@ def document_of(record: RaceRecord) -> dict[str, Any]:
         "columns": [_plain_column(column) for column in record.columns],
         "events": [to_json(event) for event in record.events],
     }
-
-
-def as_bytes(record: RaceRecord) -> bytes:
-    """The record as JSON, which `from_bytes` reads."""
-    values = document_of(record)
     text = json.dumps(values, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     # An error's message may name a path that is no text.
     return text.encode(errors="replace")
