@@ -469,6 +469,7 @@ find(".files div").append(...["race.json", "race.md", "race.svg"].map((name) => 
 // A file of a race: the server draws it.
 async function open(file) {
   const record = await derby.pack((await file?.text()) ?? "");
+  if (record.length > 1_000_000) return put(find(".status"), "This file is too large for the page: replay it in a terminal.");
   trigger("input", { record });
 }
 find(".open").addEventListener("click", () => find("[type=file]").click());

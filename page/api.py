@@ -20,7 +20,7 @@ from backend.results.figures import FIGURES
 from backend.results.result import result_of
 from backend.results.scoreboard import Scoreboard
 from backend.results.sentences import headline, mark
-from page.guests import guest_of
+from page.guests import HUNG_UP, guest_of
 from page.race import Run, running
 from page.settings import checked
 
@@ -106,12 +106,11 @@ def _declare(race: Callable[..., Any]) -> None:
 
 
 async def has_left(request: gr.Request) -> bool:
-    """Whether a caller is gone: gradio knows it of calls in its queue, the connection of others."""
-    event, blocks = LocalContext.event_id.get(None), LocalContext.blocks.get(None)
-    if event is None or blocks is None:
-        return await request.is_disconnected()
-    queued = blocks._queue.event_ids_to_events.get(event)  # noqa: SLF001 (has no other name)
-    return queued is not None and not queued.alive
+    """Whether a caller is gone: of calls in gradio's queue their streams say it, of others the
+    connection.
+    """
+    event = LocalContext.event_id.get(None)
+    return event in HUNG_UP if event else await request.is_disconnected()
 
 
 def report(board: Scoreboard) -> Report:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 import secrets
+from collections import deque
 
 import gradio as gr
 from starlette.datastructures import MutableHeaders
@@ -21,6 +22,10 @@ _NEEDED = {
     *("app_id", "call", "cancel", "heartbeat", "info", "mcp", "openapi.json", "queue", "reset"),
     *("run", "startup-events", "theme.css"),
 }
+
+
+#: The last events of gradio's queue whose streams have ended, by their ids.
+HUNG_UP: deque[str] = deque(maxlen=1000)
 
 
 def guest_of(request: gr.Request) -> str:
@@ -59,7 +64,11 @@ class Guests:
         document = "text/html" in request.headers.get("accept", "")
         if document and COOKIE not in request.cookies:
             send = _with_cookie(request, send)
-        await self._app(scope, receive, send)
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            if request.method == "GET" and place.startswith("call/"):
+                HUNG_UP.append(place.rpartition("/")[2])
 
 
 def _require_needed(path: str, place: str) -> None:

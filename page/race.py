@@ -47,7 +47,7 @@ class Run:
         self.record = recorded(race.request, race.columns, race.target, ()) if here else race
         self.offer = offer
         self.board = board(self.record)
-        self.ahead, self.late, self.over = 0, False, self.board.ended
+        self.ahead, self.late, self.over = 0, False, not here
         self._drawing = threading.Lock()  # a race that is stopped may be drawn at that moment
         number = number or time.time_ns() // 1_000_000
         self._drawer = Drawer(self.board, race.request, number)
@@ -136,8 +136,8 @@ async def running(
 async def drawn(
     host: Host, line: Line, offer: Offer, form: Mapping[str, Any], guest: str
 ) -> AsyncGenerator[tuple[Drawing, Run], None]:
-    """The race that a form asks for, drawn again and again until it has ended or this iterator is
-    closed; `Run.end` draws the end. Raises DerbyError for what the visitor can mend.
+    """The race that a form asks for, drawn again and again until it has ended; `Run.end` draws the
+    end of one whose iterator is closed. Raises DerbyError for what the visitor can mend.
     """
     race, seconds = read_race(form, offer), offer.limits.seconds
     run = Run(race, offer)
@@ -146,6 +146,7 @@ async def drawn(
         async with aclosing(running(host, place, race, run, seconds)) as steps:
             async for _ in steps:
                 yield await asyncio.to_thread(run.draw), run
+    yield await asyncio.to_thread(run.end), run
     if run.late:
         gr.Info(f"Others wait, so your race ended after {seconds} seconds.")
     messages = {score.message for score in run.board.scores}
@@ -160,6 +161,8 @@ def packed(record: bytes) -> str:
 
 def unpacked(text: str) -> bytes:
     """What was packed. Raises DerbyError for anything else."""
+    if not text:
+        raise DerbyError("The browser had no room for this race: save such races as files.")
     try:
         file = zlib.decompressobj(wbits=31)  # of gzip
         data = file.decompress(base64.b64decode(text, validate=True), MOST_BYTES + 1)

@@ -177,14 +177,20 @@ def _leaders(
     board: Scoreboard, result: Result, progress: Sequence[Sequence[Commit]]
 ) -> tuple[int, ...]:
     """The fastest of the columns with the baseline's whole text that are shown to be faster, and
-    behind it those of which it is not shown that they are slower.
+    behind it those of which it is not shown that they are slower: neither by the ratio of the two
+    nor by their intervals, which lie apart.
     """
     fastest = sorted(result.rows, key=lambda row: -row.speedup.value)
     same = [row for row in fastest if row.text == "same" and result.wrote_baseline_text(row)]
     best = next((row for row in same if row.verdict == "faster"), None)
     if best is None:
         return ()
-    others = [row for row in same if row.verdict in ("faster", "unclear") and row is not best]
+    others = [
+        row
+        for row in same
+        if row.verdict in ("faster", "unclear") and row is not best
+        if row.speedup.high >= best.speedup.low
+    ]
     ahead = [
         (row, _ratio(board, progress, best.column, row.column, min(best.moment, row.moment)))
         for row in others
