@@ -13,6 +13,10 @@ from backend.untrusted import UntrustedError, read_as
 VARIABLE = "DECODE_DERBY_LIMITS"
 
 
+def _limit(value: int, help_text: str, least: int = 1) -> Any:
+    return Field(value, ge=least, description=help_text)
+
+
 class Limits(BaseModel):
     """Whole numbers. The defaults suit a page of one's own; `PUBLIC` is for everybody's. Each
     field's description is a line on what it bounds.
@@ -20,17 +24,13 @@ class Limits(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    columns: int = Field(default=12, ge=1, description="columns of one race")
-    tokens: int = Field(default=8192, ge=1, description="new tokens of one column")
-    prompt_characters: int = Field(default=65_536, ge=1, description="characters of a prompt")
-    seconds: int = Field(
-        default=3600, ge=1, description="seconds after which a race ends if others wait"
-    )
-    line: int = Field(default=32, ge=1, description="waiting races of all visitors")
-    models: int = Field(default=8, ge=1, description="models of one race, without drafts")
-    benchmark_races: int = Field(
-        default=1000, ge=0, description="prompts of a benchmark on the page; 0: no benchmarks"
-    )
+    columns: int = _limit(12, "columns of one race")
+    tokens: int = _limit(8192, "new tokens of one column")
+    prompt_characters: int = _limit(65_536, "characters of a prompt")
+    seconds: int = _limit(3600, "seconds after which a race ends if others wait")
+    line: int = _limit(32, "waiting races of all visitors")
+    models: int = _limit(8, "models of one race, without drafts")
+    benchmark_races: int = _limit(1000, "prompts of a benchmark on the page; 0: no benchmarks", 0)
     hub: int = Field(
         default=1,
         ge=0,
