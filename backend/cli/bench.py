@@ -30,7 +30,6 @@ from backend.bench.verify import PENALIZED, TARGETS, cases
 from backend.bench.verify import verify as verified
 from backend.cli import options
 from backend.cli.console import out, print_table, say, visible
-from backend.costs import PassCosts
 from backend.engines.registry import engines
 from backend.errors import DerbyError
 from backend.models.files import BUILT_IN
@@ -134,8 +133,12 @@ def tune(
     if as_json:
         print(json.dumps(asdict(tuning)))
         return
-    if tuning.costs is not None:
-        print_costs(tuning.costs)
+    if (costs := tuning.costs) is not None:
+        lines = [
+            (f"{rows}", milliseconds(seconds * 1e3), factor(costs.relative(rows)))
+            for rows, seconds in zip(costs.widths, costs.seconds, strict=True)
+        ]
+        print_table("Time of a pass over k rows", ("k", "ms", "over one row"), lines)
     print_table(f"tune: {plan}", HEADINGS, map(cells, tuning.results))
     conclude(tuning, plan)
 
@@ -155,15 +158,6 @@ def conclude(tuning: Tuning, plan: Plan) -> None:
     else:
         say(f"No setting is shown to be faster than {baseline}.")
     out.print(f"Use: -c {best.column if best else tuning.baseline}")
-
-
-def print_costs(costs: PassCosts) -> None:
-    """Print the time of a pass over k rows."""
-    lines = [
-        (f"{rows}", milliseconds(seconds * 1e3), factor(costs.relative(rows)))
-        for rows, seconds in zip(costs.widths, costs.seconds, strict=True)
-    ]
-    print_table("Time of a pass over k rows", ("k", "ms", "over one row"), lines)
 
 
 #: Those that run models.
