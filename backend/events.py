@@ -106,14 +106,11 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class CostsKnown:
-    """What the column's passes are known to cost, in seconds: over each of `widths` rows, and for a
-    call of the draft (0: it has none).
-    """
+    """What the column's passes are known to cost, in seconds, over each of `widths` rows."""
 
     column: Index
     widths: Annotated[list[Rows], Field(min_length=1)]
     passes: Annotated[list[Measured], Field(min_length=1)]
-    draft: Seconds
     kind: Literal["CostsKnown"] = field(default="CostsKnown", kw_only=True)
 
     def __post_init__(self) -> None:

@@ -238,22 +238,26 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one step committed: `tokens`, of which the first `accepted` were proposed.
-
-    `proposal` is what was verified. `feedback` holds the logits asked for, float32
-    [proposal.feedback, V]. `draft_seconds`: what proposing took on the column's clock. `decided`:
-    the tokens behind the forced ones, which say which guesses were right.
+    """What one step committed: `tokens`, of which the first ones were proposed, at the indices
+    `path` of `proposal`, which was verified. `logits` are float32 [1 + drafted + feedback, V].
+    `draft_seconds`: what proposing took on the column's clock.
     """
 
     tokens: tuple[int, ...]
-    accepted: int
+    path: tuple[int, ...]
     proposal: Proposal
-    feedback: Logits
+    logits: Logits
     draft_seconds: float = 0.0
 
     @property
     def decided(self) -> tuple[int, ...]:
+        """The tokens behind the forced ones, which say which guesses were right."""
         return self.tokens[self.proposal.forced :]
+
+    @property
+    def feedback(self) -> Logits:
+        """The logits that a drafter asked for, [proposal.feedback, V]."""
+        return self.logits[1 + self.proposal.drafted :]
 
 
 def chain_parents(n: int) -> tuple[int, ...]:

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from backend.bench.plan import Plan
 from backend.bench.rows import Row, remaining
@@ -44,7 +43,15 @@ def run_on_cluster(address: str, plan: Plan, done: Sequence[Row], say: Say) -> I
             "leave --cluster out."
         ) from error
     try:
-        jobs, runners = remaining(plan, done), _runners(plan)
+        on_node = import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy
+        jobs, race = remaining(plan, done), partial(raced, models=LoadedModels())
+        runners = [
+            ray.remote(Runner)
+            .options(scheduling_strategy=on_node(node["NodeID"], soft=False), num_cpus=0)
+            .remote(plan, race, f"{node['NodeManagerHostname']} {node['NodeID'][:6]}")
+            for node in ray.nodes()
+            if node["Alive"]
+        ]
         say(f"{len(jobs)} prompts run on {len(runners)} machines.")
         pool = import_module("ray.util").ActorPool(runners)
         yield from pool.map_unordered(lambda runner, job: runner.row.remote(job), jobs)
@@ -57,16 +64,3 @@ def run_on_cluster(address: str, plan: Plan, done: Sequence[Row], say: Say) -> I
         raise error.cause if isinstance(error.cause, DerbyError) else error from None
     finally:
         ray.shutdown()
-
-
-def _runners(plan: Plan) -> list[Any]:
-    """One a machine."""
-    ray = import_module("ray")
-    on_node = import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy
-    runners, race = list[Any](), partial(raced, models=LoadedModels())
-    for node in (node for node in ray.nodes() if node["Alive"]):
-        place = on_node(node["NodeID"], soft=False)
-        name = f"{node['NodeManagerHostname']} {node['NodeID'][:6]}"
-        runner = ray.remote(Runner).options(scheduling_strategy=place, num_cpus=0)
-        runners.append(runner.remote(plan, race, name))
-    return runners

@@ -15,7 +15,7 @@ from backend.errors import DerbyError
 from backend.results.figures import figure
 from backend.results.result import Row as ResultRow
 from backend.results.result import result_of
-from backend.results.scoreboard import Scoreboard
+from backend.results.scoreboard import Score, Scoreboard
 from backend.untrusted import Untrusted, UntrustedError, read_json
 
 Count = Annotated[int, Field(ge=0)]
@@ -73,15 +73,15 @@ def row_of(plan: Plan, job: Job, boards: Sequence[Scoreboard], machine: str = ""
 def _turn(board: Scoreboard, baseline: int) -> tuple[Figures | str, ...]:
     base, result = board.scores[baseline], result_of(board)
     return tuple(
-        figures_of(row, equal=result.wrote_baseline_text(row), clock=base.clock)
+        _figures(row, base, equal=result.wrote_baseline_text(row))
         if base.steps and row.score.steps and not (base.message or row.message)
         else row.message
         for row in result.rows
     )
 
 
-def figures_of(row: ResultRow, *, equal: bool, clock: str) -> Figures:
-    """What a column's run says beside the baseline's on the same prompt, which `clock` timed."""
+def _figures(row: ResultRow, base: Score, *, equal: bool) -> Figures:
+    """What a column's run says beside the baseline's on the same prompt."""
     speedup, ttft, tpot, tokens_per_pass = (
         None if value is None else float(f"{value:.6g}")  # digits that mean something
         for name in ("speedup", "ttft", "tpot", "tokens_per_pass")
@@ -96,7 +96,7 @@ def figures_of(row: ResultRow, *, equal: bool, clock: str) -> Figures:
         drafted=score.drafted,
         accepted=score.accepted,
         equal=equal,
-        one_clock=score.clock == clock,
+        one_clock=score.clock == base.clock,
     )
 
 
@@ -113,18 +113,9 @@ class RowFile:
         if not path.parent.is_dir():
             raise DerbyError(f"There is no folder {str(path.parent)!r} for results: create it.")
         try:
-            text = path.read_text(encoding="utf-8")
-            lines = text.removesuffix("\n").split("\n") if text else []
-            for number, line in enumerate(lines, 1):
-                try:
-                    row = _row_in(line, plan, f"The results in {path}", f"line {number}")
-                    self._rows[row.job] = row
-                except DerbyError:
-                    if not self._rows or number < len(lines) or text.endswith("\n"):
-                        raise
-                    lines.pop()  # its writer was killed
-            if not text.endswith("\n") and lines:
-                path.write_text("\n".join([*lines, ""]), encoding="utf-8")
+            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+                row = _row_in(line, plan, f"The results in {path}", f"line {number}")
+                self._rows[row.job] = row
         except FileNotFoundError:
             return
         except (OSError, UnicodeDecodeError) as error:
@@ -150,7 +141,7 @@ def _row_in(line: str, plan: Plan, name: str, where: str) -> Row:
     except UntrustedError as error:
         raise DerbyError(
             f"{name} cannot be read: {where} is not a benchmark result: {error.clause}; "
-            "name another file."
+            "delete that line, or name another file."
         ) from error
     columns = {*map(len, row.turns)} == {len(plan.columns)}
     if row.of != plan.identity or row.job >= len(plan.jobs) or not columns:

@@ -46,7 +46,10 @@ class Runner:
         if not self._warm:
             self._race(job.race)
             self._warm = True
-        return row_of(self._plan, job, boards_of(job, self._race), self._machine)
+        boards = list[Scoreboard]()  # one a turn of the chat
+        while (turn := job.next_race(boards)) is not None:
+            boards.append(self._race(turn))
+        return row_of(self._plan, job, boards, self._machine)
 
 
 def run(
@@ -57,14 +60,6 @@ def run(
     for job in remaining(plan, done):
         say(f"run {job.number + 1} of {len(plan.jobs)} ({job.category})")
         yield runner.row(job)
-
-
-def boards_of(job: Job, race: Callable[[Race], Scoreboard]) -> list[Scoreboard]:
-    """The board of each turn of a job."""
-    boards: list[Scoreboard] = []
-    while (turn := job.next_race(boards)) is not None:
-        boards.append(race(turn))
-    return boards
 
 
 def raced(race: Race, models: LoadedModels, say: Say = lambda _: None) -> Scoreboard:

@@ -24,11 +24,11 @@ TARGETS = (ModelSpec(), ModelSpec(precision="int4-exact"), ModelSpec(engine="tor
 
 @dataclass(frozen=True, slots=True)
 class Case:
+    """One request on one model; `category` is its prompt's."""
+
     target: ModelSpec
-    prompt: Prompt
-    sampling: Sampling
-    ignore_eos: bool = False
-    chat: bool = True
+    category: str
+    request: Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,24 +56,24 @@ def verified_columns() -> tuple[Column, ...]:
 
 
 def cases(
+    usual: Request,
     targets: tuple[ModelSpec, ...] = TARGETS,
     prompts: tuple[Prompt, ...] = PROMPTS,
     samplings: tuple[Sampling, ...] = USUAL,
-    *,
-    ignore_eos: bool = False,
 ) -> tuple[Case, ...]:
-    """Every combination, each with a seed of its own."""
+    """Every combination, each with a seed of its own; `usual` holds all else."""
     return tuple(
-        Case(target, prompt, replace(sampling, seed=seed), ignore_eos)
+        Case(
+            target,
+            prompt.category,
+            replace(usual, prompt=prompt.text, sampling=replace(sampling, seed=seed)),
+        )
         for seed, (target, prompt, sampling) in enumerate(product(targets, prompts, samplings))
     )
 
 
 def verify(
-    chosen: tuple[Case, ...],
-    models: LoadedModels,
-    max_new_tokens: int = 96,
-    columns: tuple[Column, ...] = (),
+    chosen: tuple[Case, ...], models: LoadedModels, columns: tuple[Column, ...] = ()
 ) -> Iterator[Result]:
     """Run the cases one by one: all `columns` of a case, KV reuse first among them, in as many
     races as they take; (): all that there are. Who promises a distribution writes a text of its
@@ -82,31 +82,18 @@ def verify(
     Raises DerbyError if there is nothing to compare with, for KV reuse fails.
     """
     for case in chosen:
-        temperature = case.sampling.temperature
+        temperature = case.request.sampling.temperature
         base, *others = (
             column for column in columns or verified_columns() if column.keeps_text(temperature)
         )
-        room = MAX_COLUMNS - 1
-        races = [
-            _run(case, (base, *others[start : start + room]), models, max_new_tokens)
-            for start in range(0, len(others), room)
-        ]
-        merged = {name: text for race in races for name, text in race.differences.items()}
-        yield Result(case, races[0].tokens, merged)
-
-
-def _run(
-    case: Case, columns: tuple[Column, ...], models: LoadedModels, max_new_tokens: int
-) -> Result:
-    """Race these columns, of which the first is KV reuse. Raises DerbyError if that fails."""
-    text, endless = case.prompt.text, case.ignore_eos
-    request = Request(text, max_new_tokens, case.sampling, case.chat, ignore_eos=endless)
-    board = raced(Race(request, columns, case.target), models)
-    base = board.scores[0]
-    if base.state == "failed":
-        raise DerbyError(base.message)
-    result, differences = result_of(board), dict[str, str]()
-    for column, row in zip(columns, result.rows, strict=True):
-        same = row.state == "done" and result.wrote_baseline_text(row)
-        differences[str(column)] = "" if same else outcome(board, row) or "another text"
-    return Result(case, len(base.tokens), differences)
+        tokens, differences = 0, dict[str, str]()
+        for start in range(0, len(others), MAX_COLUMNS - 1):
+            lineup = (base, *others[start : start + MAX_COLUMNS - 1])
+            board = raced(Race(case.request, lineup, case.target), models)
+            if board.scores[0].state == "failed":
+                raise DerbyError(board.scores[0].message)
+            result, tokens = result_of(board), board.scores[0].length
+            for column, row in zip(lineup, result.rows, strict=True):
+                same = row.state == "done" and result.wrote_baseline_text(row)
+                differences[str(column)] = "" if same else outcome(board, row) or "another text"
+        yield Result(case, tokens, differences)

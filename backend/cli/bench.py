@@ -30,12 +30,11 @@ from backend.bench.verify import PENALIZED, TARGETS, cases
 from backend.bench.verify import verify as verified
 from backend.cli import options
 from backend.cli.console import out, print_table, say, visible
-from backend.costs import PassCosts
 from backend.engines.registry import engines
 from backend.errors import DerbyError
 from backend.models.files import BUILT_IN
 from backend.racing.models import LoadedModels
-from backend.results.figures import DASH, factor, milliseconds
+from backend.results.figures import factor, milliseconds
 from backend.results.intervals import LEAST
 from backend.results.result import NOISY
 from backend.results.sentences import noise
@@ -122,7 +121,7 @@ def tune(
     wait: options.Wait = 30,
     as_json: options.AsJson = False,
 ) -> None:
-    """Find the fastest settings here: pass times, predicted and measured speed-ups (minutes)."""
+    """Find the fastest settings here: pass times and measured speed-ups (minutes)."""
     plan = Plan(
         options.prompts_of(prompts, limit),
         (),
@@ -134,11 +133,13 @@ def tune(
     if as_json:
         print(json.dumps(asdict(tuning)))
         return
-    if tuning.costs is not None:
-        print_costs(tuning.costs)
-    predicted = {name: factor(ratio) for name, ratio in tuning.predicted.items()}
-    lines = [[*cells(each), predicted.get(each.column, DASH)] for each in tuning.results]
-    print_table(f"tune: {plan}", (*HEADINGS, "predicted"), lines)
+    if (costs := tuning.costs) is not None:
+        lines = [
+            (f"{rows}", milliseconds(seconds * 1e3), factor(costs.relative(rows)))
+            for rows, seconds in zip(costs.widths, costs.seconds, strict=True)
+        ]
+        print_table("Time of a pass over k rows", ("k", "ms", "over one row"), lines)
+    print_table(f"tune: {plan}", HEADINGS, map(cells, tuning.results))
     conclude(tuning, plan)
 
 
@@ -157,15 +158,6 @@ def conclude(tuning: Tuning, plan: Plan) -> None:
     else:
         say(f"No setting is shown to be faster than {baseline}.")
     out.print(f"Use: -c {best.column if best else tuning.baseline}")
-
-
-def print_costs(costs: PassCosts) -> None:
-    """Print the time of a pass over k rows."""
-    lines = [
-        (f"{rows}", milliseconds(seconds * 1e3), factor(costs.relative(rows)))
-        for rows, seconds in zip(costs.widths, costs.seconds, strict=True)
-    ]
-    print_table("Time of a pass over k rows", ("k", "ms", "over one row"), lines)
 
 
 #: Those that run models.
@@ -190,18 +182,18 @@ def verify(
     ]
     others = set(engine) - {target.engine for target in promised}
     targets = (*promised, *(ModelSpec(model, name, device=device) for name in sorted(others)))
+    usual, unequal = Request("-", max_new_tokens, chat=not raw), 0
     chosen = (
-        *cases(targets, PROMPTS[:prompts]),
-        *cases(targets, PROMPTS[:1], PENALIZED, ignore_eos=True),
+        *cases(usual, targets, PROMPTS[:prompts]),
+        *cases(replace(usual, ignore_eos=True), targets, PROMPTS[:1], PENALIZED),
     )
-    chosen, unequal = tuple(replace(case, chat=not raw) for case in chosen), 0
-    for number, result in enumerate(verified(chosen, LoadedModels(), max_new_tokens), 1):
-        case = result.case
+    for number, result in enumerate(verified(chosen, LoadedModels()), 1):
+        case, sampling = result.case, result.case.request.sampling
         unequal += not result.equal
         equality = f"{len(result.differences)} columns equal" if result.equal else "NOT EQUAL"
         out.print(
             f"{number}/{len(chosen)} {case.target.engine} {case.target.precision} "
-            f"{case.prompt.category} {case.sampling} seed={case.sampling.seed}: {equality}, "
+            f"{case.category} {sampling} seed={sampling.seed}: {equality}, "
             f"{result.tokens} tokens"
         )
         for name, sentence in result.differences.items():

@@ -11,7 +11,7 @@ import numpy as np
 
 from backend.costs import UNKNOWN_COSTS, Costs
 from backend.decoding.clock import Clock, rounded, rounded_value
-from backend.decoding.proposed import Verified, proposed
+from backend.decoding.proposed import proposed
 from backend.decoding.sampling import Sampler, penalize
 from backend.decoding.seams import NOTHING, Constraint, Drafter
 from backend.decoding.verification import Verdict
@@ -194,17 +194,13 @@ class Answer:
             self._require_numbers(logits, verdict)
 
             tokens, origins, pieces = self._commit(proposal, verdict)
-            accepted = min(len(verdict.rows), len(tokens))
-            context.commit(
-                [*range(n), *(n + row for row in verdict.rows[: len(tokens) - 1])], tokens
-            )
+            path = verdict.rows[: len(tokens)]
+            outcome = Outcome(tuple(tokens), path, proposal, logits, drafting)
+            context.commit([*range(n), *(n + row for row in path[: len(tokens) - 1])], tokens)
             with clock.part("draft"):
                 if self._first:
                     parts.drafter.prefill(context.tokens, position)
-                feedback = logits[1 + proposal.drafted :]
-                parts.drafter.observe(
-                    Outcome(tuple(tokens), accepted, proposal, feedback, drafting)
-                )
+                parts.drafter.observe(outcome)
         if n == 1:  # off the clock: it is nobody's work
             parts.costs.observe(total, position - 1, clock.last["forward"])
         rows, self._rows, self._first = self._rows + total, 0, False
@@ -216,12 +212,12 @@ class Answer:
             spans=[[origin, piece] for origin, piece in zip(origins, pieces, strict=True) if piece],
             rows=rows,
             drafted=proposal.guessed,
-            accepted=max(0, accepted - proposal.forced),
+            accepted=max(0, len(path) - proposal.forced),
             seconds={part: rounded(seconds) for part, seconds in clock.last.items()},
             calls=proposal.calls,
         )
-        verified = Verified(offered, proposal, logits, allowed, verdict, tokens)
-        return step, proposed(self._column, verified, self._request, parts.tokenizer.piece)
+        piece = parts.tokenizer.piece
+        return step, proposed(self._column, offered, outcome, allowed, self._request, piece)
 
     def _propose(self) -> Proposal:
         """The constraint's forced tokens and behind them what the drafter suggests, legal or not.

@@ -2,51 +2,43 @@
 
 from collections.abc import Callable, Sequence
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from backend.decoding.clock import rounded_value
 from backend.decoding.sampling import COLDEST
-from backend.decoding.verification import Verdict
 from backend.events import Proposed
-from backend.types import Logits, Proposal, Request, chain_parents
-
-
-class Verified(NamedTuple):
-    """A verified pass. A constraint cut `offered` to `proposal`; `tokens` are those committed; the
-    arrays are as `Verifier.verify` reads them.
-    """
-
-    offered: Proposal
-    proposal: Proposal
-    logits: Logits
-    allowed: NDArray[np.bool_]
-    verdict: Verdict
-    tokens: Sequence[int]
+from backend.types import Outcome, Proposal, Request, chain_parents
 
 
 def proposed(
-    column: int, step: Verified, request: Request, piece: Callable[[int], str]
+    column: int,
+    offered: Proposal,
+    outcome: Outcome,
+    allowed: NDArray[np.bool_],
+    request: Request,
+    piece: Callable[[int], str],
 ) -> Proposed:
-    """The pass in plain values; `piece` gives a token's text."""
-    offered, proposal, drafted = step.offered, step.proposal, step.proposal.drafted
+    """The pass in plain values: a constraint cut `offered` to what was verified and `allowed` no
+    other tokens, bool as `Verifier.verify` reads it; `piece` gives a token's text.
+    """
+    proposal, drafted = outcome.proposal, outcome.proposal.drafted
     tokens, parents = proposal.tokens[:drafted], proposal.parents[:drafted]
     cut = _cut(offered, tokens)
     names = [*proposal.proposers[:drafted], *(offered.proposers[i] for i in cut)]
-    path = list(step.verdict.rows[: len(step.tokens)])
     return Proposed(
         column,
         [piece(token) for token in (*tokens, *(offered.tokens[i] for i in cut))],
         [] if parents == chain_parents(drafted) else list(parents),
         [[name, len(list(run))] for name, run in groupby(names)],
-        path,
-        piece(step.tokens[-1]) if len(step.tokens) > len(path) else "",
+        list(outcome.path),
+        piece(outcome.tokens[-1]) if len(outcome.tokens) > len(outcome.path) else "",
         len(cut),
         proposal.scratch,
-        [int(np.count_nonzero(row)) for row in step.allowed],
-        _top(step, request, piece) if request.top else [],
+        [int(np.count_nonzero(row)) for row in allowed],
+        _top(outcome, request, piece) if request.top else [],
     )
 
 
@@ -59,15 +51,15 @@ def _cut(offered: Proposal, verified: Sequence[int]) -> list[int]:
     return cut
 
 
-def _top(step: Verified, request: Request, piece: Callable[[int], str]) -> list[list[list[Any]]]:
+def _top(outcome: Outcome, request: Request, piece: Callable[[int], str]) -> list[list[list[Any]]]:
     """The model's most probable tokens in the place of each committed one, under the request's
     repetition penalty and temperature (at 0, as at 1), before a constraint, top-k, top-p and min-p
     rule any out.
     """
-    temperature, most = request.sampling.temperature, min(request.top, step.logits.shape[1])
+    temperature, most = request.sampling.temperature, min(request.top, outcome.logits.shape[1])
     top: list[list[list[Any]]] = []
-    for token, row in zip(step.tokens, (0, *(1 + i for i in step.verdict.rows)), strict=False):
-        scores = step.logits[row]
+    for token, row in zip(outcome.tokens, (0, *(1 + i for i in outcome.path)), strict=False):
+        scores = outcome.logits[row]
         heated = scores / np.float32(temperature if temperature >= COLDEST else 1)
         weights = np.exp(heated - heated.max())
         total = weights.sum(dtype=np.float64)

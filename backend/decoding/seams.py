@@ -42,31 +42,29 @@ class KnownStates:
 
     def __init__(self, layers: Layers) -> None:
         self.layers = layers
-        self.start = self.end = 0
-        self._rows = np.zeros((0, 0), dtype=np.float32)  # [capacity, D], filled from the front
+        self.start = 0
+        self._rows = list[HiddenStates]()  # [D] of each token
 
-    def since(self, position: int) -> HiddenStates:
-        """Those of the tokens from `position` on, a view. RuntimeError if some are unknown."""
-        if not self.start <= position:
-            raise RuntimeError(f"{position}: known from {self.start}")
-        return self._rows[position - self.start : self.end - self.start]
+    @property
+    def end(self) -> int:
+        return self.start + len(self._rows)
+
+    def between(self, position: int, end: int) -> HiddenStates:
+        """Those of the tokens from `position` up to `end`. RuntimeError if some are unknown."""
+        if not self.start <= position < end <= self.end:
+            raise RuntimeError(f"{position} to {end}: known are {self.start} to {self.end}")
+        return np.stack(self._rows[position - self.start : end - self.start])
 
     def add(self, position: int, rows: HiddenStates) -> None:
-        """Copy those of the tokens from `position` on."""
+        """Take those of the tokens from `position` on."""
         if position != self.end:
-            self.start = self.end = position
-        filled, needed = self.end - self.start, self.end - self.start + len(rows)
-        if needed > len(self._rows):
-            larger = np.zeros((max(2 * needed, 256), rows.shape[1]), dtype=np.float32)
-            if filled:
-                larger[:filled] = self._rows[:filled]
-            self._rows = larger
-        self._rows[filled:needed] = rows
-        self.end = position + len(rows)
+            self.start, self._rows = position, []
+        self._rows += list(rows)
 
     def truncate(self, length: int) -> None:
         """Forget those of tokens behind the first `length`."""
-        self.start, self.end = min(self.start, length), min(self.end, length)
+        del self._rows[max(0, length - self.start) :]
+        self.start = min(self.start, length)
 
 
 class Drafter:

@@ -173,7 +173,7 @@ class NetworkDrafter(Drafter):
         rows = min(PREFILL_CHUNK, network.window)
         for at in range(start, end, rows):
             tokens = context[at : min(at + rows, end)]
-            read = NO_STATES if states is None else states.since(at - 1)[: len(tokens)]
+            read = states.between(at - 1, at - 1 + len(tokens)) if states else NO_STATES
             last = wanted and at + len(tokens) == end
             logits = network.read(at, tokens, read, wanted=last)
         self._read += context[len(self._read) : end]

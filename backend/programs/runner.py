@@ -275,11 +275,10 @@ def most_tokens(program: Program, tokenizer: Tokenizer) -> int:
     return total
 
 
-def slot_grammars(program: Program | None) -> list[GrammarSource]:
+def slot_grammars(program: Program) -> list[GrammarSource]:
     """The grammars of a program's slots."""
-    nodes = program.nodes if program else ()
-    grammars = [slot_grammar(node) for node in nodes if isinstance(node, Slot)]
-    return [grammar for grammar in grammars if grammar]
+    grammars = (slot_grammar(node) for node in program.nodes if isinstance(node, Slot))
+    return list(filter(None, grammars))
 
 
 def slot_grammar(slot: Slot) -> GrammarSource | None:

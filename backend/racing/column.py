@@ -21,7 +21,6 @@ from backend.events import (
     Judged,
     Prepared,
     Started,
-    Step,
 )
 from backend.grammar.check import StoppedError, judge_apart
 from backend.grammar.constraint import GrammarCompiler, closing_tag
@@ -62,9 +61,6 @@ class ColumnRun:
     _prompt: list[int] = field(init=False)
     _positions: int = 0  # tokens that the context may hold
     _decision: Decision = UNDECIDED
-    _calls: int = 0  # of the draft
-    _call_seconds: float = 0.0  # what one takes, as it was timed before
-    _drafting: float = 0.0  # seconds of all
 
     def events(self) -> Generator[Event | None]:
         """Every event. Raises what the column cannot do: DerbyError, or a library's error."""
@@ -106,7 +102,6 @@ class ColumnRun:
         with self._opened:
             parts = self._parts(constraint)
             reused = parts.session.length
-            yield from self._known_costs(self._call_seconds)
             if clock.seconds or reused:
                 yield Prepared(index, reused, rounded(clock.seconds))
             if program is None:
@@ -182,7 +177,6 @@ class ColumnRun:
             self._opened.callback(draft.close)
         if column.automatic:
             self.models.price(target, self.say)
-        self._call_seconds = 0.0 if draft is None else draft.seconds
         costs = self.models.costs(target)
         return strategy.build(DrafterInputs(column.settings(), target, costs, sampler, draft))
 
@@ -208,9 +202,6 @@ class ColumnRun:
         last of all how the text was judged and what passes cost by now.
         """
         drafter, news = parts.drafter, list[Event]()
-        if isinstance(event, Step) and event.calls:
-            self._calls += event.calls
-            self._drafting += event.seconds["draft"]
         ended = isinstance(event, Finished)
         if ended:
             if self.save_cache is not None:
@@ -218,9 +209,10 @@ class ColumnRun:
             drafter.conclude()
             if event.reason == "end of text":
                 news += self._judged(parts.constraint.answer())
-            news += self._known_costs(
-                self._drafting / self._calls if self._calls else self._call_seconds
-            )
+            costs = self.models.costs(self._target).now
+            if costs.known:
+                seconds = list(map(rounded_value, costs.seconds))
+                news.append(CostsKnown(self.index, list(costs.widths), seconds))
         if drafter.decision is not self._decision:
             self._decision = decision = drafter.decision
             news.append(
@@ -241,20 +233,6 @@ class ColumnRun:
             return []
         judgement = judge_apart(grammar.text, answer, stopped=self.stopped)
         return [Judged(self.index, judgement.verdict, judgement.why)]
-
-    def _known_costs(self, call_seconds: float) -> list[Event]:
-        """What passes are known to cost by now, a call of the draft `call_seconds`."""
-        costs = self.models.costs(self._target).now
-        if not costs.known:
-            return []
-        return [
-            CostsKnown(
-                self.index,
-                list(costs.widths),
-                list(map(rounded_value, costs.seconds)),
-                rounded_value(call_seconds),
-            )
-        ]
 
     def _library_events(self, library: Library) -> Generator[Event | None]:
         column = self.column

@@ -6,11 +6,10 @@ import json
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import datetime
-from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, FailFast, Field, TypeAdapter
+from pydantic import AfterValidator, FailFast, Field
 
 from backend.engines.registry import engine_named
 from backend.errors import DerbyError
@@ -35,17 +34,7 @@ Moment = Annotated[
 ]
 
 
-def _known_version(version: Any) -> Any:
-    """Raises DerbyError for another one."""
-    if isinstance(version, int) and version != VERSION:
-        raise DerbyError(
-            f"The record is of version {version!r:.20}, and this program reads {VERSION}: record "
-            "the race again."
-        )
-    return version
-
-
-class ColumnDocument(Untrusted, extra="forbid"):
+class ColumnDocument(Untrusted):
     """A column: settings as the command line takes them, or a grammar whole."""
 
     strategy: Name
@@ -58,11 +47,13 @@ class ColumnDocument(Untrusted, extra="forbid"):
         return default_column(self.strategy).with_settings(self.settings).on(self.model)
 
 
-class Document(Untrusted, extra="forbid"):
-    """A race of Decode Derby: what was asked, where it ran and what happened."""
+class Document(Untrusted):
+    """A race of Decode Derby: what was asked, where it ran and what happened. What earlier programs
+    wrote besides is passed over.
+    """
 
     format: Literal["decode-derby-race"]
-    version: Annotated[Literal[5], BeforeValidator(_known_version)]
+    version: Literal[5]
     made: Moment
     machine: Hardware
     versions: Annotated[dict[str, Name], Field(max_length=32)]
@@ -90,24 +81,19 @@ class Document(Untrusted, extra="forbid"):
         )
 
 
-def document_of(record: RaceRecord) -> dict[str, Any]:
-    """JSON values that say the whole record."""
-    return {
+def as_bytes(record: RaceRecord) -> bytes:
+    """The record as JSON, which `from_bytes` reads."""
+    values = {
         "format": FORMAT,
         "version": VERSION,
         "made": record.made,
         "machine": asdict(record.machine),
         "versions": dict(record.versions),
-        "request": _request().dump_python(record.request, mode="json"),
+        "request": asdict(record.request),
         "target": asdict(record.target),
         "columns": [_plain_column(column) for column in record.columns],
         "events": [to_json(event) for event in record.events],
     }
-
-
-def as_bytes(record: RaceRecord) -> bytes:
-    """The record as JSON, which `from_bytes` reads."""
-    values = document_of(record)
     text = json.dumps(values, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     # An error's message may name a path that is no text.
     return text.encode(errors="replace")
@@ -126,7 +112,7 @@ def from_bytes(data: bytes, most: int = MAX_BYTES) -> RaceRecord:
         return read_json(Document, data, "it").record
     except UntrustedError as error:
         raise DerbyError(
-            f"This is not a record of a race: {error.clause}; save it again."
+            f"This is not a record of a race: {error.clause}; record the race again."
         ) from error
 
 
@@ -160,11 +146,6 @@ def load(path: Path) -> RaceRecord:
             f"The record {str(path)!r} cannot be read ({error.strerror}): name another file."
         ) from error
     return from_bytes(data)
-
-
-@cache
-def _request() -> TypeAdapter[Request]:
-    return TypeAdapter(Request)
 
 
 def _plain_column(column: Column) -> dict[str, Any]:

@@ -204,7 +204,7 @@ def unpaired(
     error = sqrt(variance * (1 / len(ours) + 1 / len(theirs)))
     passes = [sum(0 < commit.clock <= moment for commit in runs[0]) for runs in (ours, theirs)]
     price = log(passes[1] / passes[0]) if all(passes) else 0.0
-    reach = hypot(student(FREEDOM + freedom) * error, NORMAL * hypot(PLACE, WIDE * price))
+    reach = hypot(_student(FREEDOM + freedom) * error, NORMAL * hypot(PLACE, WIDE * price))
     return Ratio(value, value * exp(-reach), value * exp(reach), 1 + freedom)
 
 
@@ -228,7 +228,7 @@ def _usual(seconds: Floats, rows: Floats, calls: Floats) -> Floats:
 def _around(value: float, logarithms: Floats, pieces: int, beside: float = 0.0) -> Ratio:
     """`beside` is a standard error that the pieces do not show, and that is known."""
     error = float(logarithms.std()) * sqrt(pieces / (pieces - 1))
-    reach = hypot(student(pieces - 1) * error, NORMAL * beside)
+    reach = hypot(_student(pieces - 1) * error, NORMAL * beside)
     return Ratio(value, value * exp(-reach), value * exp(reach), pieces)
 
 
@@ -242,17 +242,8 @@ def _drawn(pieces: int) -> Floats:
 
 
 @lru_cache
-def student(freedom: int) -> float:
-    """The quantile of Student's t at CONFIDENCE, both sides, for 3 degrees of freedom or more.
+def _student(freedom: int) -> float:
+    """The quantile of Student's t at CONFIDENCE, both sides."""
+    from scipy.special import stdtrit
 
-    The expansion in the normal quantile z: Abramowitz and Stegun, 26.7.5.
-    """
-    z = NORMAL
-    terms = (
-        z,
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
-    )
-    return sum(term / freedom**power for power, term in enumerate(terms))
+    return float(stdtrit(freedom, (1 + CONFIDENCE) / 2))

@@ -8,7 +8,6 @@ from math import inf
 from typing import Literal
 
 from backend.costs import UNKNOWN_COSTS, PassCosts
-from backend.decoding.seams import UNDECIDED, Decision
 from backend.events import (
     Conditions,
     CostsKnown,
@@ -35,8 +34,6 @@ ENDED = ("done", "stopped", "failed")
 
 #: Positions of guesses that are told apart: no column drafts more, and a record may say anything.
 MOST_POSITIONS = 64
-
-PARTS = ("draft", "mask", "forward", "rest")
 
 
 @dataclass(slots=True)
@@ -90,7 +87,6 @@ class Score:
 
     seconds: float = 0.0
     ttft: float = 0.0
-    parts: dict[str, float] = field(default_factory=dict)  # seconds of each of PARTS
     masked: bool = False  # a grammar allowed some tokens alone
 
     ahead: int = 0  # tokens that a grammar forced in the first step: no time of their own
@@ -99,13 +95,11 @@ class Score:
     forced: int = 0  # tokens that the grammar left no choice about
     drafted: int = 0  # tokens proposed by a drafter, never those that a grammar forces
     accepted: int = 0  # of these, those that the target confirmed
-    calls: int = 0  # passes of the draft
-    depths: Counter[tuple[int, int]] = field(default_factory=Counter)  # (drafted, accepted)
     widths: Counter[int] = field(default_factory=Counter)  # rows of a pass -> passes
 
     costs: PassCosts = UNKNOWN_COSTS
-    draft_cost: float = 0.0  # seconds of a pass of the draft
-    decision: Decision = UNDECIDED  # what the drafter decided last
+    #: What the drafter decided last.
+    decision: Decided = field(default_factory=lambda: Decided(0, {}, "", []))
 
     def add(self, event: Event) -> None:  # noqa: C901, PLR0912 (one case an event)
         if isinstance(event, Step):
@@ -123,7 +117,6 @@ class Score:
                 self.prefilled = min(event.reused, self.prompt_tokens)
             case CostsKnown():
                 self.costs = PassCosts(tuple(event.widths), tuple(event.passes))
-                self.draft_cost = event.draft
             case Prefilled():
                 self.prefilled = max(self.prefilled, min(event.done, self.prompt_tokens))
             case Proposed():
@@ -131,12 +124,7 @@ class Score:
                 if self.moments:
                     self.moments[-1].proposed = event
             case Decided():
-                self.decision = Decision(
-                    event.settings,
-                    why=event.why,
-                    declined=tuple(event.declined),
-                    plain=event.plain,
-                )
+                self.decision = event
             case Fed():
                 self.fed += event.tokens
             case Filled():
@@ -165,10 +153,8 @@ class Score:
         if not self.steps:
             self.ahead = min(step.origins.count("forced"), max(count - 1, 0))
             self.ttft = self.seconds
-        else:
-            self.calls += step.calls
-            if step.rows:
-                self.widths[step.rows] += 1
+        elif step.rows:
+            self.widths[step.rows] += 1
         self.state, self.prefilled = "decoding", self.prompt_tokens
         self.steps += 1
         self.moments.append(Moment(self.seconds, step.spans, self.steps, step))
@@ -177,10 +163,6 @@ class Score:
         if step.drafted:
             self.drafted += step.drafted
             self.accepted += step.accepted
-            self.depths[step.drafted, step.accepted] += 1
-        for part in PARTS:
-            if part in step.seconds:
-                self.parts[part] = self.parts.get(part, 0.0) + step.seconds[part]
 
     def passes_of(self, step: Step) -> int:
         """Passes of the target in a step behind the first one; 0: unknown."""

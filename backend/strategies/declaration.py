@@ -92,7 +92,7 @@ class Strategy:
     #: Whether it draws the plain one's text, or only from the same distribution.
     keeps_text: Callable[[Values], bool] = lambda _values: True
     verified: tuple[str, ...] = ("",)  # settings that `verify` checks
-    candidates: tuple[str, ...] = ()  # settings that `tune` tries; k=N stands for smaller ones too
+    candidates: tuple[str, ...] = ()  # settings that `tune` tries
     keeps_cache: bool = True  # False: it computes the whole text again, up to the photo finish
     grammar: str = ""  # the default of its grammar setting
     library: Library | None = None  # what decodes in place of our loop

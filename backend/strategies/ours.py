@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from backend.decoding.sampling import COLDEST, DraftSampler, IndependentSampler
 from backend.decoding.seams import UNDECIDED, Drafter
-from backend.decoding.verification import KEYED, DistributionVerifier
+from backend.decoding.verification import KEYED, DistributionVerifier, Verifier
 from backend.drafters.lookahead import LADDER, Lookahead, Sizes, choose_sizes
 from backend.drafters.network_drafter import Hybrid, NetworkDrafter
 from backend.drafters.prompt_lookup import PromptLookup
@@ -57,10 +57,6 @@ GRAMMAR = Strategy(
 )
 
 
-def build_lookup(inputs: DrafterInputs) -> PromptLookup:
-    return PromptLookup(inputs.draft_length(), inputs.values["ngram"])
-
-
 LOOKUP = Strategy(
     "lookup",
     "Prompt lookup",
@@ -71,10 +67,10 @@ LOOKUP = Strategy(
         WholeNumber("k", "k", K_HELP, 8, 1, 32, fixes=NAMED_SIZE),
         NGRAM,
     ),
-    build=build_lookup,
+    build=lambda inputs: PromptLookup(inputs.draft_length(), inputs.values["ngram"]),
     equivalent=lambda values: Equivalent(lookup=values["k"], ngram=values["ngram"]),
     verified=("", "k=10,ngram=4"),
-    candidates=("k=16", ""),
+    candidates=("", "k=4", "k=16"),
 )
 
 
@@ -110,14 +106,14 @@ def build_speculative(inputs: DrafterInputs) -> Drafter:
     if inputs.draft is None:
         declined = ("prompt lookup alone: no copy of the model can draft here",)
         return PromptLookup(length, NGRAM.default, declined)
-    drafter = NetworkDrafter(
-        inputs.draft,
-        _sampler(inputs),
-        length,
-        tokenizer.eos_ids,
-        tokenizer.vocab_size,
-        KEYED if keeps_text(inputs.values) else DistributionVerifier(),
-    )
+    sampler: DraftSampler = inputs.sampler
+    verifier: Verifier = KEYED
+    if not keeps_text(inputs.values):
+        verifier = DistributionVerifier()
+        if sampler.sampling.temperature >= COLDEST:  # else there is nothing to draw
+            sampler = IndependentSampler(inputs.sampler.sampling)
+    eos_ids, vocabulary = tokenizer.eos_ids, tokenizer.vocab_size
+    drafter = NetworkDrafter(inputs.draft, sampler, length, eos_ids, vocabulary, verifier)
     if inputs.values["draft"] != HYBRID:
         return drafter
     return Hybrid(PromptLookup(length, NGRAM.default), drafter, length)
@@ -125,14 +121,6 @@ def build_speculative(inputs: DrafterInputs) -> Drafter:
 
 def keeps_text(values: Values) -> bool:
     return values["promise"] == TEXT
-
-
-def _sampler(inputs: DrafterInputs) -> DraftSampler:
-    """What the draft's tokens are chosen by: at temperature 0 there is nothing to draw."""
-    sampling = inputs.sampler.sampling
-    if keeps_text(inputs.values) or sampling.temperature < COLDEST:
-        return inputs.sampler
-    return IndependentSampler(sampling)
 
 
 def speculative_equivalent(values: Values) -> Equivalent:
@@ -177,7 +165,7 @@ SPECULATIVE = Strategy(
         "draft=int4,k=8",
         "promise=distribution",
     ),
-    candidates=("draft=trained,k=8", "draft=int4,k=8", ""),
+    candidates=("", "draft=trained,k=2", "draft=trained,k=4", "draft=int4,k=3"),
 )
 
 

@@ -13,7 +13,7 @@ import pytest
 from backend.bench.plan import Plan
 from backend.bench.prompts import Prompt, prompts_in, read_prompts
 from backend.bench.rows import remaining, row_of
-from backend.bench.runner import boards_of, raced, run
+from backend.bench.runner import raced, run
 from backend.bench.summary import by_category, measured, results
 from backend.errors import DerbyError
 from backend.events import Failed
@@ -123,13 +123,11 @@ def test_a_line_that_cannot_be_asked_is_named(line: dict[str, Any], tmp_path: Pa
 
 def races_of(of: Plan, number: int) -> tuple[list[Race], list[Scoreboard]]:
     """A job's races and their boards."""
-    races = list[Race]()
-
-    def race(turn: Race) -> Scoreboard:
+    races, boards = list[Race](), list[Scoreboard]()
+    while (turn := of.jobs[number].next_race(boards)) is not None:
         races.append(turn)
-        return here(turn)
-
-    return races, boards_of(of.jobs[number], race)
+        boards.append(here(turn))
+    return races, boards
 
 
 def test_every_turn_is_asked_on_what_kv_reuse_answered_before() -> None:
@@ -181,7 +179,7 @@ def test_without_the_chat_template_only_the_first_turn_is_asked() -> None:
 def test_the_chat_ends_where_kv_reuse_fails() -> None:
     """There is no answer to go on from; the row says so and the question is asked again."""
     of = plan("lookup")
-    (board,) = boards_of(of.jobs[1], here)
+    board = here(of.jobs[1].race)
     board.add(Failed(0, "The device is gone."))
     assert of.jobs[2].next_race([board]) is None
     assert remaining(of, [row_of(of, of.jobs[2], [board])]) == list(of.jobs)

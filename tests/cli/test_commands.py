@@ -259,7 +259,7 @@ def test_tune_names_what_is_shown_to_be_faster(
 ) -> None:
     row = ColumnResult("lookup:k=4", ALL, 4, 0, None, None, 1.43, (1.21, 1.67), 2.0, 0.5, 4, faster)
     best, costs = row if faster else None, PassCosts((1, 32), (0.01, 0.02))
-    tuning = Tuning("kv", costs, [row], {}, best, others)
+    tuning = Tuning("kv", costs, [row], best, others)
     monkeypatch.setattr("backend.cli.bench.tuned", lambda *_, **__: tuning)
     result = run("tune", *FAKE, "--wait", "0", "--raw", "--limit", limit)
     assert sentence in " ".join(result.stderr.split())

@@ -62,10 +62,10 @@ def test_every_lossless_column_writes_what_kv_reuse_writes(
     tokens: int,
     columns: tuple[Column, ...],
 ) -> None:
-    chosen = cases((target,), prompts, samplings, ignore_eos=samplings[-1] in PENALIZED)
-    for result in verify(chosen, models, tokens, columns):
+    usual = Request("-", tokens, ignore_eos=samplings[-1] in PENALIZED)
+    for result in verify(cases(usual, (target,), prompts, samplings), models, columns):
         assert result.equal, (result.case, result.differences)
-        temperature = result.case.sampling.temperature
+        temperature = result.case.request.sampling.temperature
         keeping = [column for column in columns if column.keeps_text(temperature)]
         assert len(result.differences) == len(keeping)
         assert (len(keeping) == len(columns)) == (temperature == 0)

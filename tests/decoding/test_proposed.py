@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from loop_runs import PROMPT, Script, drafters, drafting, naive, run
 
 from backend.decoding.clock import Clock
-from backend.decoding.proposed import Verified, proposed
-from backend.decoding.sampling import Choice, Sampler
-from backend.decoding.verification import DistributionVerifier, Verdict
+from backend.decoding.proposed import proposed
+from backend.decoding.sampling import Sampler
+from backend.decoding.verification import DistributionVerifier
 from backend.drafters.draft_length import DraftLength
 from backend.engines.fake import FakeEngine
 from backend.events import Event, Proposed, Step
@@ -24,7 +24,7 @@ from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.strategies.column import parse_column
 from backend.text import ByteTokenizer
-from backend.types import ModelSpec, Proposal, Request, Sampling
+from backend.types import ModelSpec, Outcome, Proposal, Request, Sampling
 
 ENGINE = FakeEngine(period=2, sharpness=4.0)
 PIECE = ENGINE.tokenizer.piece
@@ -138,9 +138,8 @@ def test_a_branch_that_a_grammar_rules_out_keeps_its_proposer() -> None:
     legal = constraint.cut(offered)
     logits = np.zeros((4, 257), dtype=np.float32)
     allowed = constraint.masks_along(legal)
-    verdict = Verdict((0, 2), tuple(Choice(token, 1.0) for token in b"<li"))
-    verified = Verified(offered, legal, logits, allowed, verdict, tuple(b"<li"))
-    proposal = proposed(0, verified, Request("x"), PIECE)
+    outcome = Outcome(tuple(b"<li"), (0, 2), legal, logits)
+    proposal = proposed(0, offered, outcome, allowed, Request("x"), PIECE)
     assert (proposal.tokens, proposal.cut, proposal.parents) == (list("<hlxy"), 2, [-1, 0, 0])
     assert proposers(proposal) == ["two", "four", "five", "one", "three"]
     assert (proposal.path, proposal.chosen, proposal.allowed) == ([0, 2], "i", [1, 2, 1, 1])

@@ -97,7 +97,7 @@ def test_what_a_grammar_forces_is_not_taken_for_written() -> None:
     drafter = PromptLookup(DraftLength(3), 2)
     forced = [5, 6, 7]
     proposal = drafter.propose([1, 2, *forced], 9).behind(forced)
-    drafter.observe(Outcome((5,), 1, proposal, np.zeros((0, 1), np.float32)))
+    drafter.observe(Outcome((5,), (0,), proposal, np.zeros((0, 1), np.float32)))
     assert drafter.propose([1, 2, 5, 8, 1, 2, 5], 9).tokens == (8, 1, 2)
 
 
@@ -308,7 +308,7 @@ def test_it_reads_the_text_once_and_drafts_from_its_own_guesses() -> None:
     assert reader.network.rows[9:] == [(10, last + 1, OWN), (11, last + 2, OWN)]
     # The target took one guess and its own next token: only these are new to the network.
     reader.commit([last, *proposal.tokens], [0, 1])
-    reader.drafter.observe(Outcome((last + 1, 50), 1, proposal, np.zeros((0, 1), np.float32)))
+    reader.drafter.observe(Outcome((last + 1, 50), (0,), proposal, np.zeros((0, 1), np.float32)))
     text += [last + 1, 50]
     reader.network.rows.clear()
     reader.drafter.propose(text, 8)
@@ -336,7 +336,8 @@ def test_behind_forced_tokens_it_goes_on_from_its_own_hidden_states(count: int) 
     assert reader.network.rows[9:] == behind
     reader.commit([text[-1], *forced, *proposal.tokens], range(1 + count))
     tokens = (*forced, 50)
-    outcome = Outcome(tokens, count, proposal.behind(forced), np.zeros((0, 1), np.float32))
+    path, logits = tuple(range(count)), np.zeros((0, 1), np.float32)
+    outcome = Outcome(tokens, path, proposal.behind(forced), logits)
     reader.drafter.observe(outcome)
     reader.network.rows.clear()
     reader.drafter.propose([*text, *tokens], 8)
@@ -380,15 +381,15 @@ def test_hidden_states_follow_the_text() -> None:
     reader = reading(1)
     states = reader.drafter.states
     assert states is not None
-    reader.commit(range(300), range(300))  # more than is reserved at first
+    reader.commit(range(300), range(300))
     reader.commit([1, 2, 3], [0])
     assert (states.start, states.end) == (0, 301)
-    assert states.since(298).tolist() == [[298, 298], [299, 299], [300, 1]]
+    assert states.between(298, 301).tolist() == [[298, 298], [299, 299], [300, 1]]
     reader.truncate(299)
-    assert states.since(298).tolist() == [[298, 298]]
+    assert states.between(298, 299).tolist() == [[298, 298]]
     states.add(400, np.zeros((1, 2), np.float32))
-    with pytest.raises(RuntimeError, match="known from 400"):
-        states.since(298)
+    with pytest.raises(RuntimeError, match="known are 400"):
+        states.between(298, 299)
 
 
 # Behind prompt lookup -----------------------------------------------------------------------------
@@ -419,6 +420,6 @@ def test_a_draft_that_was_not_believed_learns_all_the_same() -> None:
         proposal = hybrid.propose(text, 9)
         assert proposal.calls == 1, step
         token = 199 - step  # never what the network drafts
-        hybrid.observe(Outcome((token,), 0, proposal, np.zeros((0, 1), np.float32)))
+        hybrid.observe(Outcome((token,), (), proposal, np.zeros((0, 1), np.float32)))
         text.append(token)
     assert reader.drafter.first_token_acceptance < before / 2

@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from loop_runs import LOCAL
 from scoreboards import again, board_of, written
 
-from backend.decoding.seams import UNDECIDED
 from backend.errors import DerbyError
 from backend.events import Conditions, Decided, Started
 from backend.export.next_step import next_step
@@ -107,7 +106,7 @@ def test_k_is_what_the_run_decided_last(first: int, last: int, name: str) -> Non
 @pytest.mark.parametrize("column", ["lookup", "speculative:draft=int4", "lookahead"])
 def test_where_plain_decoding_was_decided_it_is_plain_decoding(column: str) -> None:
     score = ran()
-    score.decision = replace(UNDECIDED, plain=True)
+    score.decision = Decided(0, {}, "", [], plain=True)
     plain, codes = code_of("kv"), code_of(column, score=score)
     assert {name: each.code for name, each in codes.items()} == {
         name: each.code for name, each in plain.items()

@@ -59,8 +59,10 @@ def test_a_race_of_every_strategy_survives_and_looks_as_it_was_seen() -> None:
     for event in events:
         scoreboard.add(event)
     record = recorded(request, columns, FAKE, events)
-    pretty = json.dumps(json.loads(as_bytes(record)), indent=1)
-    read = from_bytes(pretty.encode())
+    document = json.loads(as_bytes(record))
+    for part in (document, *document["events"]):
+        part["draft"] = 0.5  # as earlier programs wrote
+    read = from_bytes(json.dumps(document, indent=1).encode())
     assert read == record
     assert board(read).scores == scoreboard.scores
     assert board(read).conditions == scoreboard.conditions
@@ -97,10 +99,9 @@ def test_every_column_survives(name: str, grammar: GrammarSource | None) -> None
 
 Change = Callable[[dict[str, Any]], Any]
 
-COSTS = to_json(CostsKnown(0, [1, 2], [0.1, 0.2], 0.0))
+COSTS = to_json(CostsKnown(0, [1, 2], [0.1, 0.2]))
 
 CHANGES: dict[str, Change] = {
-    "an unknown key": lambda d: d.update(more=1),
     "an unknown kind": lambda d: d["events"][0].update(kind="Ended"),
     "true for a whole number": lambda d: step(d).update(rows=True),
     "a token below 0": lambda d: step(d).update(tokens=[-1]),

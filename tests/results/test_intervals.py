@@ -8,17 +8,13 @@ from itertools import accumulate
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from backend.results.intervals import (
-    CONFIDENCE,
-    LEAST,
     UNKNOWN,
     Commit,
     Ratio,
     median_ratio,
     paired,
-    student,
 )
 
 #: A plain step and a turn, in seconds.
@@ -198,9 +194,3 @@ def test_few_prompts_have_a_median_and_no_interval() -> None:
 def test_faster_and_slower_are_as_the_interval_is_written() -> None:
     clear, open_ = Ratio(1.2, 1.1, 1.31, 9), Ratio(1.1, 1.004, 1.2, 9)
     assert (clear.above, clear.below, open_.above, open_.below) == (True, False, False, False)
-
-
-def test_students_t_is_right() -> None:
-    for freedom in range(LEAST - 1, 40):
-        exact = stats.t.ppf((1 + CONFIDENCE) / 2, freedom)
-        assert student(freedom) == pytest.approx(exact, rel=2e-3)

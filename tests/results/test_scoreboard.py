@@ -41,8 +41,6 @@ def test_a_speculative_column_worked_out_by_hand() -> None:
     assert (score.steps, score.rows, score.mean_rows) == (5, 114, 3.5)
     assert (score.drafted, score.accepted, score.acceptance) == (10, 3, 0.3)
     assert score.positions == [(3, 2), (3, 1), (2, 0), (2, 0)]
-    assert score.depths == {(4, 2): 1, (4, 0): 1, (2, 1): 1}
-    assert score.parts == {"draft": 0, "mask": 0, "forward": 1.75, "rest": 0}
     assert score.text == "abcdefgh!"
 
 
@@ -90,7 +88,7 @@ def test_what_is_not_known_is_zero() -> None:
         assert (score.acceptance, score.mean_rows) == (0, 0)
     bare = replace(step(0, [], 0.5, rows=0), origins=["sampled"] * 2, seconds={"total": 0.5})
     score = scored(Started(0, 9, "remote"), bare, bare, Finished(0, "end of text", []))
-    assert (score.length, score.tokens, score.parts) == (4, [], {})
+    assert (score.length, score.tokens) == (4, [])
     assert score.mean_rows == 0
 
 
@@ -136,7 +134,7 @@ def test_guesses_are_counted_by_their_depth_in_any_trees(data: st.DataObject) ->
 def test_identities_hold_for_any_stream(blocks: list[tuple[int, int, int]]) -> None:
     events = [step(0, [1] * n, float(t), min(n - 1, d), drafted=d) for n, t, d in blocks]
     score = scored(*events)
-    assert sum(score.parts.values()) == pytest.approx(score.seconds) == score.moments[-1].clock
+    assert score.seconds == score.moments[-1].clock
     assert score.length == len(score.tokens) == sum(m.tokens for m in score.moments)
 
 
