@@ -87,7 +87,7 @@ def test_what_is_no_record_is_refused_however_long_it_grows(
 ) -> None:
     cut = b64encode(gzip.compress(b"{}" * 99)[:20]).decode()
     for text in ("", "no base64", b64encode(b"no gzip").decode(), packed(b"{}"), cut):
-        with pytest.raises(DerbyError, match="record|room"):
+        with pytest.raises(DerbyError, match=r"record|room"):
             from_bytes(unpacked(text))
     monkeypatch.setattr(race, "MOST_BYTES", 1000)
     with pytest.raises(DerbyError, match="1,000 bytes"):
