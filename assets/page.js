@@ -129,6 +129,17 @@ window.derby = (() => {
       (again ? document.querySelector("#stop") : document.querySelector("#run")).click();
       return [];
     },
+    // Open settings have the focus, until Escape closes them.
+    settings() {
+      const panel = document.querySelector("#settings");
+      setTimeout(() => panel.querySelector("input, textarea")?.focus(), 350); // it slides in
+      panel.onkeydown = ({ key }) => {
+        if (key !== "Escape") return;
+        panel.querySelector(".toggle-button").click();
+        document.querySelector("#opener").focus();
+      };
+      return [];
+    },
     again: (names, drawing, ...values) => asked(names, drawing, "", values),
     next: (names, drawing, ...values) => asked(names, drawing, drawing.next.column, values),
     extend: (names, drawing, column, ...values) => asked(names, drawing, column, values),

@@ -359,7 +359,9 @@ function begin() {
 function show() {
   columns.forEach(drawText);
   drawLanes();
+  const focused = document.activeElement?.id; // of the two buttons one is hidden
   find(".race").dataset.phase = drawing.phase;
+  if (focused === "run" || focused === "stop") document.getElementById(over() ? "run" : "stop").focus({ preventScroll: true });
   const recorded = drawing.phase === "recorded" ? "Recorded: " : "";
   const then = at === null ? "" : `Replay: ${at.toFixed(2)} s after the first tokens.`;
   put(find(".status"), then || `${recorded}${drawing.status}`); // bars and sentence are of one moment
@@ -413,6 +415,7 @@ function draw(value) {
   if (another) begin();
   show();
   if (first && value.phase === "recorded" && !calm.matches) play();
+  if (ran) for (const { card: { flow } } of columns) flow.scrollTop = 0;
   if (ran && !explained) {
     explained = true;
     explain();

@@ -114,7 +114,8 @@ def _race_tab(
         stop = gr.Button("Stop", variant="stop", scale=3, min_width=90, elem_id="stop")
         share = gr.Button("Share", min_width=90, elem_id="share")
         opener = gr.Button("Settings", min_width=90, elem_id="opener")
-    opener.click(lambda: gr.Sidebar(open=True), None, sidebar, **QUIET)
+    opened = opener.click(lambda: gr.Sidebar(open=True), None, sidebar, **QUIET)
+    opened.then(None, js=in_browser("settings"), **QUIET)
     gr.Examples(
         [[example.prompt, example.lineup, example.tokens] for example in EXAMPLES],
         [fields["prompt"], fields["lineup"], fields["max_new_tokens"]],

@@ -40,7 +40,9 @@ def next_step(board: Scoreboard, every: Mapping[int, Mapping[str, Snippet]]) -> 
     pairs = [(row, each) for row in rows for each in every.get(row.column, {}).values()]
     offers = [(row, each, each.column) for row, each in pairs if each.column is not None]
     for row, each, column in offers:
-        if each.raced and (each.raced.column == row.column or not faster):
+        if each.raced is None or not result.wrote_baseline_text(result.rows[each.raced.column]):
+            continue
+        if each.raced.column == row.column or not faster:
             expect = f". Expect {likely(row.speedup)}, same text, measured here."
             how = expect if faster else "; nothing was measurably faster."
             return NextStep(f"Use it: {in_words(column)}{how}", each.code)

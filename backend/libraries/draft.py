@@ -70,7 +70,7 @@ def genai_draft(checkpoint: Path, target: ModelSpec, say: Say) -> Path:
         say(f"Converting the draft {checkpoint.name} to OpenVINO...")
         write_graph(checkpoint, target, folder)
 
-    return prepared(_name("openvino-genai", checkpoint), key, build, say)
+    return prepared(draft_name("openvino-genai", checkpoint), key, build, say)
 
 
 def gguf_draft(checkpoint: Path, target: ModelSpec, gguf: Path, say: Say) -> Path:
@@ -84,11 +84,11 @@ def gguf_draft(checkpoint: Path, target: ModelSpec, gguf: Path, say: Say) -> Pat
         say(f"Converting the draft {checkpoint.name} to GGUF...")
         write_gguf(checkpoint, target, gguf, folder / FILE)
 
-    return prepared(_name("llamacpp", checkpoint), key, build, say) / FILE
+    return prepared(draft_name("llamacpp", checkpoint), key, build, say) / FILE
 
 
-def _name(library: str, checkpoint: Path) -> str:
-    """Of a prepared folder."""
+def draft_name(library: str, checkpoint: Path) -> str:
+    """The name of the prepared folder of a draft for a library."""
     return f"draft-{library}-{fingerprint_of(checkpoint)[:16]}"
 
 

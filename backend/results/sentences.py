@@ -86,9 +86,15 @@ def _texts(result: Result) -> str:
     for row in result.rows:
         if row.comparison.like is not None:
             classes.setdefault(row.comparison.like, []).append(row.name)
+    cut = any(row.text == "so far" for row in result.rows)
+    identical = f"identical{', as far as each was written' if cut else ''}."
     if len(classes) == 1 and result.texts:
-        cut = any(row.text == "so far" for row in result.rows)
-        return f"All texts are identical{', as far as each was written' if cut else ''}."
+        return f"All texts are {identical}"
+    own = [row.name for row in result.rows if row.text == "different"]
+    others = [name for names in classes.values() for name in names if names != own]
+    if len(classes) == 2 and own in classes.values():
+        writes = f"{listed(own)} {'write' if len(own) > 1 else 'writes'} another text, by design"
+        return f"{writes}; the others are {identical}" if len(others) > 1 else f"{writes}."
     groups = "; ".join(listed(names) for names in classes.values())
     return f"{len(classes)} different texts: {groups}." if len(classes) > 1 else ""
 

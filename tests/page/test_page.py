@@ -120,8 +120,19 @@ def test_five_visitors_and_a_benchmark_take_turns(enter: Enter) -> None:
         visitor.wait("ended")
         assert all(visitor.texts)
     many.page.close()
-    visitors[0].run()
-    visitors[0].wait("ended")
+
+
+def test_a_benchmark_ends_with_its_tab(enter: Enter) -> None:
+    slow, visitor = enter(**ENDLESS), enter(prompt="Short one 4", max_new_tokens=40, lineup="kv")
+    slow.open("Benchmark")
+    slow.page.locator("#bench-prompts textarea").fill("Long one 7\nLong one 8")
+    slow.page.locator("#bench-run").click()
+    expect(slow.page.locator("#bench-status")).to_contain_text("0 of 2 prompts")
+    visitor.run()
+    visitor.wait("waiting")
+    slow.page.close()
+    visitor.wait("ended")
+    assert all(visitor.texts)
 
 
 def test_one_browser_s_forty_benchmarks_hinder_nobody(enter: Enter, address: str) -> None:
@@ -328,6 +339,21 @@ def test_a_benchmark_runs_its_rows_can_be_saved_and_stop_leaves_them(enter: Ente
     expect(status).to_contain_text(re.compile(r"[1-9]\d* of 200 prompts"))
     page.locator("#bench-stop").click()
     expect(table).to_contain_text("Prompt lookup")
+
+
+def test_keys_go_from_run_to_stop_and_into_the_settings_and_back(enter: Enter) -> None:
+    visitor = enter(width=390, **ENDLESS)
+    page = visitor.page
+    page.locator("#run").press("Enter")
+    visitor.begin_writing()
+    expect(page.locator("#stop")).to_be_focused()
+    page.keyboard.press("Enter")
+    visitor.wait("ended")
+    expect(page.locator("#run")).to_be_focused()
+    page.locator("#opener").press("Enter")
+    expect(page.locator("#settings :focus")).to_have_count(1)
+    page.keyboard.press("Escape")
+    expect(page.locator("#opener")).to_be_focused()
 
 
 @pytest.mark.parametrize(("width", "theme"), [(380, "dark"), (1366, "light")])

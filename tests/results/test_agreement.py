@@ -154,13 +154,19 @@ def which_texts_are_the_same(board: Scoreboard, result: Result, sentence: str) -
     changed = [row.name for row in written if row.text == "changed"]
     cut = any(row.text == "so far" for row in written)
     alike = f"All texts are identical{', as far as each was written' if cut else ''}."
+    own = [row.name for row in result.rows if row.text == "different"]
+    groups = [[row.name for row in rows] for rows in classes.values()]
+    by_design = len(groups) == 2 and own in groups
     if changed:
         assert f"The text changed in {listed(changed)}." in sentence
+    elif by_design:
+        assert f"{listed(own)} write" in sentence
+        assert ("others are identical" in sentence) == (sum(map(len, groups)) - len(own) > 1)
     elif len(classes) > 1:
         names = "; ".join(listed([row.name for row in rows]) for rows in classes.values())
         assert f"{len(classes)} different texts: {names}." in sentence
     assert (alike in sentence) == (len(classes) == 1 and len(written) > 1)
-    assert ("different texts:" in sentence) == (len(classes) > 1 and not changed)
+    assert ("different texts:" in sentence) == (len(classes) > 1 and not changed and not by_design)
 
 
 def figures_fit_together(board: Scoreboard, result: Result, row: Row) -> None:
