@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from importlib.util import find_spec
+from importlib.metadata import distributions
 from math import prod
 from pathlib import Path
 from sysconfig import get_path
@@ -176,7 +176,7 @@ def download_wheel(package: str, sha256: str, into: Path) -> Path:
     requirement = into / "requirement.txt"
     requirement.write_text(f"{package} --hash=sha256:{sha256}\n")
     carried = Path(get_path("stdlib")).glob("ensurepip/_bundled/pip-*.whl")
-    wheel = None if find_spec("pip") else next(carried, None)
+    wheel = None if [*distributions(name="pip")] else next(carried, None)
     program = [f"{wheel}/pip"] if wheel else ["-m", "pip"]
     command = [sys.executable, *program, "--disable-pip-version-check", "download", "--no-deps"]
     command += ["--require-hashes", "-r", str(requirement), "-d", str(into)]

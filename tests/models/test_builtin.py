@@ -115,7 +115,7 @@ class TestDownloading:
         """An environment without pip."""
         (tmp_path / "pip.py").write_text("raise SystemExit('No module named pip')")
         monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-        monkeypatch.setattr(builtin, "find_spec", lambda _: None)
+        monkeypatch.setattr(builtin, "distributions", lambda **_: [])
 
     @pytest.mark.parametrize("environment", ["wheel", "no_pip"])
     def test_the_wheel_asked_for_arrives(
