@@ -59,7 +59,7 @@ def production(run: gr.State) -> tuple[dict[str, Any], gr.Button, gr.Textbox]:
         raced = gr.Textbox(visible=False)
 
     def show(run: Run | None, index: int | None = None, chosen: str = "") -> list[Any]:
-        if run is None or not run.over or not (every := run.snippets()):
+        if run is None or not run.over or not (every := run.snippets):
             sentence = NO_CODE if run is not None and run.over else NO_RACE
             nothing, hidden = gr.Dropdown([], value=None), gr.Button(visible=False)
             return [nothing, nothing, sentence, "", hidden, hidden, ""]

@@ -9,6 +9,7 @@ import zlib
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import asdict, replace
+from functools import cached_property
 from queue import SimpleQueue
 from typing import Any
 
@@ -72,7 +73,7 @@ class Run:
         if not self.over:
             return drawing
         form = form_of(record.request, record.columns, record.target)
-        return drawing | {"form": form, "next": asdict(next_step(self.board, self.snippets()))}
+        return drawing | {"form": form, "next": asdict(next_step(self.board, self.snippets))}
 
     def end(self) -> Drawing:
         """The last drawing, with the record. Columns that still run end here."""
@@ -83,9 +84,10 @@ class Run:
         self.record = replace(self.record, events=tuple(events))
         return self.draw() | {"record": packed(as_bytes(self.record))}
 
+    @cached_property
     def snippets(self) -> dict[int, dict[str, Snippet]]:
-        """The code of its columns; see `snippets`. None of a race with what is not offered here: a
-        record could name files.
+        """The code of its columns once it is over; see `snippets`. None of a race with what is not
+        offered here: a record could name files.
         """
         record = self.record
         try:

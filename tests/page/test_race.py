@@ -99,7 +99,7 @@ def test_no_code_is_written_of_models_that_are_not_offered() -> None:
     _, run = drawings_of(TWO)
     here = replace(run.record.target, name="/etc")
     foreign = from_bytes(as_bytes(replace(run.record, target=here)))
-    assert Run(foreign, HERE).snippets() == {}
+    assert Run(foreign, HERE).snippets == {}
 
 
 @pytest.mark.parametrize("others", [True, False])
