@@ -65,9 +65,10 @@ def build(host: Host, offer: Offer) -> gr.Blocks:
         def reopen_file(current: Run | None, event: gr.EventData) -> tuple[Drawing, Run]:
             return reopen(event.record, current)
 
-        opened = chosen.success(reopen, [record, run], [screen, run], **CHECKED)
+        one_at_a_time = CHECKED | {"concurrency_limit": 1}  # a record may take much memory
+        opened = chosen.success(reopen, [record, run], [screen, run], **one_at_a_time)
         follow(opened.success(lambda: gr.Tabs(selected="race"), None, tabs, **QUIET))
-        follow(screen.input(reopen_file, run, [screen, run], **CHECKED))
+        follow(screen.input(reopen_file, run, [screen, run], **one_at_a_time))
 
         def load_page(request: gr.Request) -> list[Any]:
             """The tab, the race and the form that an address asks for."""
