@@ -65,7 +65,8 @@ def build(host: Host, offer: Offer) -> gr.Blocks:
         def reopen_file(current: Run | None, event: gr.EventData) -> tuple[Drawing, Run]:
             return reopen(event.record, current)
 
-        one_at_a_time = CHECKED | {"concurrency_limit": 1}  # a record may take much memory
+        # A record may take much memory.
+        one_at_a_time: dict[str, Any] = CHECKED | {"concurrency_limit": 1}
         opened = chosen.success(reopen, [record, run], [screen, run], **one_at_a_time)
         follow(opened.success(lambda: gr.Tabs(selected="race"), None, tabs, **QUIET))
         follow(screen.input(reopen_file, run, [screen, run], **one_at_a_time))
