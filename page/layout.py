@@ -193,7 +193,7 @@ def _connect_files(screen: gr.HTML, run: gr.State) -> None:
 
     def file_of(run: Run | None, event: gr.EventData) -> tuple[str, str]:
         if run is None or event.name not in FORMS:
-            raise gr.Error("The race is not here any more: open it from the history.")
+            raise refusal(DerbyError("The race is not here any more: open it from the history."))
         return event.name, FORMS[event.name](run.record)
 
     made = screen.download(file_of, run, [name, text], **CHECKED)

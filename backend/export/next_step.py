@@ -43,7 +43,7 @@ def next_step(board: Scoreboard, every: Mapping[int, Mapping[str, Snippet]]) -> 
         if each.raced is None or not result.wrote_baseline_text(result.rows[each.raced.column]):
             continue
         if each.raced.column == row.column or not faster:
-            expect = f". Expect {likely(row.speedup)}, same text, measured here."
+            expect = f". Expect {likely(row.speedup)}, same text, measured in this race."
             how = expect if faster else "; nothing was measurably faster."
             return NextStep(f"Use it: {in_words(column)}{how}", each.code)
     for _, each, column in offers:
