@@ -158,6 +158,16 @@ def _race_tab(
     ended = going.then(end, run, screen, **QUIET)
     follow(ended)
     ended.then(None, [races, screen], races, js=in_browser("keep"), **QUIET)
+    _connect_requests(screen, add, column, fields)
+    _connect_files(screen, run)
+    return screen, follow
+
+
+def _connect_requests(screen: gr.HTML, add: gr.Button, column: gr.Textbox, fields: Fields) -> None:
+    """Have Enter in the prompt start a race, and buttons one like the race on the board: the same
+    again, with its next step, or with the column whose code is shown.
+    """
+    inputs = list(fields.values())
     fields["prompt"].submit(None, js=in_browser("enter"), **QUIET)
     requests = (
         (screen.submit, "again", [screen]),
@@ -167,8 +177,6 @@ def _race_tab(
     for event, script, more in requests:
         filled = event(None, [*more, *inputs], inputs, js=in_browser(script, *fields), **QUIET)
         filled.then(None, js=in_browser("run"), **QUIET)
-    _connect_files(screen, run)
-    return screen, follow
 
 
 def _connect_link(share: gr.Button, press: gr.Button, fields: Fields) -> None:
