@@ -82,7 +82,7 @@ def _serve(
 
         models = (*(() if fake else (BUILT_IN,)), *titles)
         demo = build(races, offer_of(engines, models, limits, named_servers()))
-        address = serve(demo, host, port, limits.line, root, share=share)
+        address = serve(demo, host, port, limits.waiting, root, share=share)
         print(f"Decode Derby is at {address}", flush=True)  # noqa: T201
         while True:
             time.sleep(0.5)  # Ctrl-C may reach another thread: then only running code sees it

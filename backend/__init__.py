@@ -1,4 +1,4 @@
-"""All of the app but the page: one package a subject, in layers that tests/test_rooms.py holds."""
+"""All of the app but the page: one package a subject, in layers that `lint-imports` holds."""
 
 import os
 import sys

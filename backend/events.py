@@ -76,7 +76,7 @@ class Conditions:
 class Started:
     """The column begins. `model` says what runs where, `spec` the parts of its ModelSpec ({}:
     unknown). Columns with the same `tokenizer` mean the same by a token id ("": unknown).
-    `keeps_text` False: it promises the distribution of the plain text, and not that text. `ends`:
+    `lossless` False: it promises the distribution of the plain text, and not that text. `ends`:
     the tokens that end a text (None: unknown). `parts` and `notes`: see Tokenizer.
     """
 
@@ -85,7 +85,7 @@ class Started:
     model: str
     tokenizer: Name = ""
     spec: dict[Name, Name] = field(default_factory=dict)
-    keeps_text: bool = True
+    lossless: bool = True
     ends: list[Token] | None = None
     parts: bool = False
     notes: list[str] = field(default_factory=list)

@@ -28,7 +28,7 @@ class Limits(BaseModel):
     tokens: int = _limit(8192, "new tokens of one column")
     prompt_characters: int = _limit(65_536, "characters of a prompt")
     seconds: int = _limit(3600, "seconds after which a race ends if others wait")
-    line: int = _limit(32, "waiting races of all visitors")
+    waiting: int = _limit(32, "waiting races of all visitors")
     models: int = _limit(8, "models of one race, without drafts")
     benchmark_races: int = _limit(1000, "prompts of a benchmark on the page; 0: no benchmarks", 0)
     hub: int = Field(

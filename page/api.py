@@ -42,7 +42,7 @@ async def report_of(
             async for _ in steps:
                 if await gone():
                     break
-    ended = f"Others waited, so it ended after {seconds} seconds." if run.late else ""
+    ended = f"Others waited, so it ended after {seconds} seconds." if run.overdue else ""
     return report(run.board) | {"ended_early": ended}
 
 

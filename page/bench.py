@@ -9,7 +9,7 @@ import gradio as gr
 
 from backend.bench.plan import Plan
 from backend.bench.prompts import PROMPTS, Prompt, prompts_in
-from backend.bench.rows import Figures, Row, row_of
+from backend.bench.rows import Figures, PromptRow, row_of
 from backend.bench.summary import ALL, HEADINGS, cells, conclusion, failures, measured, results
 from backend.errors import DerbyError
 from backend.export.tables import csv_of
@@ -59,7 +59,7 @@ def fill(host: Host, line: Line, offer: Offer, fields: Fields) -> None:
     ) -> AsyncIterator[tuple[Any, ...]]:
         try:
             plan = plan_of(text, dict(zip(fields, values, strict=True)), offer)
-            count, known, rows = len(plan.jobs), -1, list[Row]()
+            count, known, rows = len(plan.jobs), -1, list[PromptRow]()
             with line.place(guest_of(request)) as place:
                 async with aclosing(measured_rows(host, place, plan, offer)) as steps:
                     async for rows in steps:  # gradio sees at a yield that a tab was closed
@@ -102,11 +102,11 @@ def plan_of(text: str, form: dict[str, Any], offer: Offer) -> Plan:
 
 async def measured_rows(
     host: Host, place: Place, plan: Plan, offer: Offer
-) -> AsyncGenerator[Sequence[Row], None]:
+) -> AsyncGenerator[Sequence[PromptRow], None]:
     """The rows so far, some times a second, until there is one of each prompt. Before each race,
     others have their turns. Raises DerbyError for one that takes too long while others wait.
     """
-    rows, seconds = list[Row](), offer.limits.seconds
+    rows, seconds = list[PromptRow](), offer.limits.seconds
     yield rows
     warm_up = replace(plan.jobs[0], later=())  # the first race is slower
     for job in (warm_up, *plan.jobs):
@@ -116,7 +116,7 @@ async def measured_rows(
             async with aclosing(running(host, place, race, run, seconds)) as steps:
                 async for _ in steps:
                     yield rows
-            if run.late:
+            if run.overdue:
                 raise DerbyError(
                     f"Others wait, and a prompt took longer than {seconds} s: ask for fewer tokens "
                     "or columns."
@@ -128,7 +128,7 @@ async def measured_rows(
     yield rows
 
 
-def outputs_of(plan: Plan, rows: Sequence[Row], *, over: bool) -> tuple[Any, ...]:
+def outputs_of(plan: Plan, rows: Sequence[PromptRow], *, over: bool) -> tuple[Any, ...]:
     """The conclusion, the table, and the rows as CSV."""
     lines = measured(plan, rows)
     columns = [c for c in results(lines) if c.category == ALL]

@@ -35,7 +35,7 @@ ABOUT = (
 
 def build(host: Host, offer: Offer) -> gr.Blocks:
     """The page over `host`, which runs its races."""
-    line, checks = Line(offer.limits.line), Line(offer.limits.line, "check")
+    line, checks = Line(offer.limits.waiting), Line(offer.limits.waiting, "check")
     opening = Run(load(OPENING), offer, 1)
     with gr.Blocks(title=TITLE, analytics_enabled=False, fill_width=True) as demo:
         offer_api(host, line, checks, offer)  # first, so that its names are free

@@ -48,7 +48,7 @@ class Run:
         self.record = recorded(race.request, race.columns, race.target, ()) if here else race
         self.offer = offer
         self.board = board(self.record)
-        self.ahead, self.late, self.over = 0, False, not here
+        self.ahead, self.overdue, self.over = 0, False, not here
         self._drawing = threading.Lock()  # a race that is stopped may be drawn at that moment
         number = number or time.time_ns() // 1_000_000
         self._drawer = Drawer(self.board, race.request, number)
@@ -113,8 +113,8 @@ async def running(
     closed = threading.Event()
 
     def stopped() -> bool:
-        run.late |= place.overdue(seconds)
-        return run.late or closed.is_set()
+        run.overdue |= place.overdue(seconds)
+        return run.overdue or closed.is_set()
 
     def drain() -> None:
         try:
@@ -149,7 +149,7 @@ async def drawn(
             async for _ in steps:
                 yield await asyncio.to_thread(run.draw), run
     yield await asyncio.to_thread(run.end), run
-    if run.late:
+    if run.overdue:
         gr.Info(f"Others wait, so your race ended after {seconds} seconds.")
     messages = {score.message for score in run.board.scores}
     if len(messages) == 1 and (message := messages.pop()):

@@ -101,7 +101,7 @@ def test_options_win_over_the_environment_and_that_over_the_usual(
 ) -> None:
     monkeypatch.setenv(VARIABLE, "columns=3, tokens=50")
     limits = limits_of(["tokens=60"], public=True)
-    assert (limits.columns, limits.tokens, limits.line) == (3, 60, PUBLIC.line)
+    assert (limits.columns, limits.tokens, limits.waiting) == (3, 60, PUBLIC.waiting)
 
 
 def test_the_operator_s_page_lists_every_limit_and_the_public_ones_are_no_wider() -> None:

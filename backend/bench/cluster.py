@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 
 from backend.bench.plan import Plan
-from backend.bench.rows import Row, remaining
+from backend.bench.rows import PromptRow, remaining
 from backend.bench.runner import Runner, raced
 from backend.errors import DerbyError
 from backend.models.files import Say
@@ -20,7 +20,9 @@ CODE = Path(__file__).resolve().parents[2]
 LEFT_OUT = [".git", ".venv", "build", "tests", "docs", "experiments", "plugins"]
 
 
-def run_on_cluster(address: str, plan: Plan, done: Sequence[Row], say: Say) -> Iterator[Row]:
+def run_on_cluster(
+    address: str, plan: Plan, done: Sequence[PromptRow], say: Say
+) -> Iterator[PromptRow]:
     """The rows that `done` lacks, in the order in which the machines of the cluster at `address`
     ("auto": the one that this machine belongs to) finish them.
 

@@ -13,8 +13,7 @@ from pydantic import Field
 from backend.bench.plan import Job, Plan
 from backend.errors import DerbyError
 from backend.results.figures import figure
-from backend.results.result import Row as ResultRow
-from backend.results.result import result_of
+from backend.results.result import Row, result_of
 from backend.results.scoreboard import Score, Scoreboard
 from backend.untrusted import Untrusted, UntrustedError, read_json
 
@@ -40,7 +39,7 @@ class Figures(Untrusted, extra="forbid"):
     one_clock: bool
 
 
-class Row(Untrusted, extra="forbid"):
+class PromptRow(Untrusted, extra="forbid"):
     """One job. `of` is the plan's identity, `machine` a cluster's name of where it ran. `others`:
     the most of the machine that others used in one of its races. `turns`: in each turn of the chat
     the columns in the plan's order, each with its figures, or why it has none; "": the baseline has
@@ -59,9 +58,9 @@ class Row(Untrusted, extra="forbid"):
         return any(isinstance(entry, str) and entry for entry in chain(*self.turns))
 
 
-def row_of(plan: Plan, job: Job, boards: Sequence[Scoreboard], machine: str = "") -> Row:
+def row_of(plan: Plan, job: Job, boards: Sequence[Scoreboard], machine: str = "") -> PromptRow:
     """What the races of a job's turns came to."""
-    return Row(
+    return PromptRow(
         of=plan.identity,
         job=job.number,
         machine=machine,
@@ -80,7 +79,7 @@ def _turn(board: Scoreboard, baseline: int) -> tuple[Figures | str, ...]:
     )
 
 
-def _figures(row: ResultRow, base: Score, *, equal: bool) -> Figures:
+def _figures(row: Row, base: Score, *, equal: bool) -> Figures:
     """What a column's run says beside the baseline's on the same prompt."""
     speedup, ttft, tpot, tokens_per_pass = (
         None if value is None else float(f"{value:.6g}")  # digits that mean something
@@ -107,7 +106,7 @@ class RowFile:
 
     def __init__(self, path: Path | None, plan: Plan) -> None:
         """Raises DerbyError if the file belongs to another benchmark or cannot be used."""
-        self._path, self._rows = path, dict[int, Row]()
+        self._path, self._rows = path, dict[int, PromptRow]()
         if path is None:
             return
         if not path.parent.is_dir():
@@ -124,20 +123,20 @@ class RowFile:
             ) from error
 
     @property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[PromptRow]:
         return list(self._rows.values())
 
-    def add(self, row: Row) -> None:
+    def add(self, row: PromptRow) -> None:
         self._rows[row.job] = row
         if self._path is not None:
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(row.model_dump_json() + "\n")
 
 
-def _row_in(line: str, plan: Plan, name: str, where: str) -> Row:
+def _row_in(line: str, plan: Plan, name: str, where: str) -> PromptRow:
     """The row in a line of a file. Raises DerbyError if it is none of this plan."""
     try:
-        row: Row = read_json(Row, line.encode(), "it")
+        row: PromptRow = read_json(PromptRow, line.encode(), "it")
     except UntrustedError as error:
         raise DerbyError(
             f"{name} cannot be read: {where} is not a benchmark result: {error.clause}; "
@@ -151,7 +150,7 @@ def _row_in(line: str, plan: Plan, name: str, where: str) -> Row:
     return row
 
 
-def remaining(plan: Plan, rows: Sequence[Row]) -> list[Job]:
+def remaining(plan: Plan, rows: Sequence[PromptRow]) -> list[Job]:
     """The jobs that no row tells of yet, and those of which a column failed: what it lacked may be
     there by now.
     """

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from backend.bench.plan import Job, Plan
-from backend.bench.rows import Row, remaining, row_of
+from backend.bench.rows import PromptRow, remaining, row_of
 from backend.events import Event, Preparing
 from backend.models.files import Say
 from backend.racing.ledger import Ledger
@@ -42,7 +42,7 @@ class Runner:
     def __init__(self, plan: Plan, race: Callable[[Race], Scoreboard], machine: str = "") -> None:
         self._plan, self._race, self._machine, self._warm = plan, race, machine, False
 
-    def row(self, job: Job) -> Row:
+    def row(self, job: Job) -> PromptRow:
         if not self._warm:
             self._race(job.race)
             self._warm = True
@@ -53,8 +53,8 @@ class Runner:
 
 
 def run(
-    plan: Plan, done: Sequence[Row], race: Callable[[Race], Scoreboard], say: Say
-) -> Iterator[Row]:
+    plan: Plan, done: Sequence[PromptRow], race: Callable[[Race], Scoreboard], say: Say
+) -> Iterator[PromptRow]:
     """The rows that `done` lacks."""
     runner = Runner(plan, race)
     for job in remaining(plan, done):

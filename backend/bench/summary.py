@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import mean, median
 
 from backend.bench.plan import Plan
-from backend.bench.rows import Figures, Row
+from backend.bench.rows import Figures, PromptRow
 from backend.results.figures import DASH, MEAN, SHARE, counted, factor, listed, milliseconds
 from backend.results.intervals import median_ratio
 from backend.results.result import NOISY
@@ -113,7 +113,7 @@ def by_category(results: Sequence[ColumnResult]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in table)
 
 
-def conclusion(plan: Plan, results: Sequence[ColumnResult], rows: Sequence[Row]) -> str:
+def conclusion(plan: Plan, results: Sequence[ColumnResult], rows: Sequence[PromptRow]) -> str:
     """What results on all prompts come to, in a sentence or two: which columns are shown to be
     faster, the fastest first; none is where others used too much of the machine.
     """
@@ -134,7 +134,7 @@ def conclusion(plan: Plan, results: Sequence[ColumnResult], rows: Sequence[Row])
     return " ".join(filter(None, (sentence, noise(others))))
 
 
-def measured(plan: Plan, rows: Iterable[Row]) -> list[Measured]:
+def measured(plan: Plan, rows: Iterable[PromptRow]) -> list[Measured]:
     """The figures of all rows, named by the plan, in its order."""
     return [
         Measured(name, job.category, job.prompt, None if isinstance(one, str) else one)
@@ -145,7 +145,7 @@ def measured(plan: Plan, rows: Iterable[Row]) -> list[Measured]:
     ]
 
 
-def failures(plan: Plan, rows: Iterable[Row]) -> list[str]:
+def failures(plan: Plan, rows: Iterable[PromptRow]) -> list[str]:
     """A sentence on each column that failed, at how many prompts or at which one, and why."""
     jobs: dict[tuple[str, str], list[int]] = {}
     for row in sorted(rows, key=lambda row: row.job):

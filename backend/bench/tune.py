@@ -49,7 +49,7 @@ def tune(plan: Plan, models: LoadedModels, say: Say) -> Tuning:
     if baseline.strategy.ours:
         models.begin([plan.target])
         engine = models.get(plan.target, say)
-        models.price(engine, say, remeasure=True)
+        models.measure_costs(engine, say, remeasure=True)
         costs = models.costs(engine).now
     running, figures = _candidates(plan), dict[Column, list[Figures]]()
     for number in range(prompts):

@@ -32,7 +32,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class Verified:
     """`tokens` of KV reuse, and for each column's name what is wrong with its text; "": equal."""
 
     case: Case
@@ -74,7 +74,7 @@ def cases(
 
 def verify(
     chosen: tuple[Case, ...], models: LoadedModels, columns: tuple[Column, ...] = ()
-) -> Iterator[Result]:
+) -> Iterator[Verified]:
     """Run the cases one by one: all `columns` of a case, KV reuse first among them, in as many
     races as they take; (): all that there are. Who promises a distribution writes a text of its
     own, but at temperature 0.
@@ -84,7 +84,7 @@ def verify(
     for case in chosen:
         temperature = case.request.sampling.temperature
         base, *others = (
-            column for column in columns or verified_columns() if column.keeps_text(temperature)
+            column for column in columns or verified_columns() if column.lossless(temperature)
         )
         tokens, differences = 0, dict[str, str]()
         for start in range(0, len(others), MAX_COLUMNS - 1):
@@ -96,4 +96,4 @@ def verify(
             for column, row in zip(lineup, result.rows, strict=True):
                 same = row.state == "done" and result.wrote_baseline_text(row)
                 differences[str(column)] = "" if same else outcome(board, row) or "another text"
-        yield Result(case, tokens, differences)
+        yield Verified(case, tokens, differences)

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from time import perf_counter
 from typing import Literal
 
-Part = Literal["draft", "mask", "forward"]
+Phase = Literal["draft", "mask", "forward"]
 
 
 class Clock:
@@ -44,7 +44,7 @@ class Clock:
             self.last["total"] = total
 
     @contextmanager
-    def part(self, name: Part) -> Iterator[None]:
+    def phase(self, name: Phase) -> Iterator[None]:
         """Attribute time inside a step to one of its parts, device work included."""
         start = perf_counter()
         try:

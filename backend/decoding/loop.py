@@ -50,7 +50,7 @@ class Parts:
     stopped: Callable[[], bool] = lambda: False
 
 
-class Context:
+class TokenSequence:
     """A running column's text, `tokens`: those of prompt and answer so far. Mutable."""
 
     def __init__(self, tokens: Sequence[int], parts: Parts) -> None:
@@ -107,27 +107,27 @@ def decode(column: int, prompt: Sequence[int], request: Request, parts: Parts) -
     in place.
     """
     text = TextStream(parts.tokenizer, request.stop)
-    answer = Answer(column, Context(prompt, parts), request, parts, text)
-    while answer.goes_on():
-        if answer.reading:
-            yield answer.prefill()
+    generation = Generation(column, TokenSequence(prompt, parts), request, parts, text)
+    while generation.goes_on():
+        if generation.reading:
+            yield generation.prefill()
         else:
-            yield from answer.step()
-    yield answer.finish()
+            yield from generation.step()
+    yield generation.finish()
 
 
-class Answer:
+class Generation:
     """One stretch of text being decoded: of an answer, or of a program's slot. Mutable. `reason`:
     why it ended, once it has.
     """
 
     def __init__(
-        self, column: int, context: Context, request: Request, parts: Parts, text: TextStream
+        self, column: int, sequence: TokenSequence, request: Request, parts: Parts, text: TextStream
     ) -> None:
         self.reason: Reason | None = None
         self.tokens: list[int] = []  # those of this answer
         self.text = text  # shows it, up to the stop strings
-        self._context = context
+        self._sequence = sequence
         self._column = column
         self._request = request
         self._parts = parts
@@ -135,46 +135,46 @@ class Answer:
         self._first = True
         self._rows = 0  # rows computed since the last step
         self._last_origin: Origin = "sampled"
-        context.recompute_last()
+        sequence.recompute_last()
 
     def goes_on(self) -> bool:
         """Whether another pass follows."""
         if self.reason is None and self._parts.stopped():
             self.reason = "stopped"
-        elif self.reason is None and len(self._context.tokens) >= self._parts.positions:
+        elif self.reason is None and len(self._sequence.tokens) >= self._parts.positions:
             self.reason = "context full"
         return self.reason is None
 
     @property
     def reading(self) -> bool:
         """Whether the next pass is over a chunk of text that nobody samples from."""
-        return len(self._context.pending) > PREFILL_CHUNK
+        return len(self._sequence.pending) > PREFILL_CHUNK
 
     def prefill(self) -> Prefilled:
         """Compute one chunk of the pending tokens."""
-        parts, context = self._parts, self._context
-        chunk = context.pending[:PREFILL_CHUNK]
+        parts, sequence = self._parts, self._sequence
+        chunk = sequence.pending[:PREFILL_CHUNK]
         computed = parts.session.length + len(chunk)
         with parts.clock.step():
-            with parts.clock.part("forward"):
+            with parts.clock.phase("forward"):
                 parts.session.forward(chunk, chain_parents(len(chunk)), ())
-            context.keep(range(len(chunk)))
+            sequence.keep(range(len(chunk)))
             if self._first:
-                with parts.clock.part("draft"):
-                    parts.drafter.prefill(context.tokens, computed)
+                with parts.clock.phase("draft"):
+                    parts.drafter.prefill(sequence.tokens, computed)
         self._rows += len(chunk)
         seconds = rounded(parts.clock.last["total"])
-        return Prefilled(self._column, computed, len(context.tokens), seconds)
+        return Prefilled(self._column, computed, len(sequence.tokens), seconds)
 
     def step(self) -> tuple[Step, Proposed]:
         """One step of the loop. Shapes: n pending, d drafted, s scratch tokens, vocabulary V."""
-        parts, context, clock = self._parts, self._context, self._parts.clock
-        position, pending = len(context.tokens), context.pending
+        parts, sequence, clock = self._parts, self._sequence, self._parts.clock
+        position, pending = len(sequence.tokens), sequence.pending
         n = len(pending)
         with clock.step():
             offered, drafting = self._propose(), clock.last["draft"]
 
-            with clock.part("mask"):
+            with clock.phase("mask"):
                 proposal = parts.constraint.cut(offered) if offered.guessed else offered
                 masks = parts.constraint.start_masks(proposal)
 
@@ -182,12 +182,12 @@ class Answer:
             total = n + len(proposal.tokens)
             parents = chain_parents(n) + tuple(n + parent for parent in proposal.parents)
             wanted = [*range(n - 1, n + proposal.drafted), *range(total - proposal.feedback, total)]
-            with clock.part("forward"):  # logits: [1 + d + feedback, V] of n + d + s rows
+            with clock.phase("forward"):  # logits: [1 + d + feedback, V] of n + d + s rows
                 logits = parts.session.forward([*pending, *proposal.tokens], parents, wanted)
 
             if self._request.sampling.repetition_penalty != 1:
                 logits = self._penalized(proposal, logits)
-            with clock.part("mask"):
+            with clock.phase("mask"):
                 allowed = masks()  # [1 + d, V], or no rows
             verifier = parts.drafter.verifier
             verdict = verifier.verify(proposal, logits, allowed, position, parts.sampler)
@@ -196,10 +196,10 @@ class Answer:
             tokens, origins, pieces = self._commit(proposal, verdict)
             path = verdict.rows[: len(tokens)]
             outcome = Outcome(tuple(tokens), path, proposal, logits, drafting)
-            context.commit([*range(n), *(n + row for row in path[: len(tokens) - 1])], tokens)
-            with clock.part("draft"):
+            sequence.commit([*range(n), *(n + row for row in path[: len(tokens) - 1])], tokens)
+            with clock.phase("draft"):
                 if self._first:
-                    parts.drafter.prefill(context.tokens, position)
+                    parts.drafter.prefill(sequence.tokens, position)
                 parts.drafter.observe(outcome)
         if n == 1:  # off the clock: it is nobody's work
             parts.costs.observe(total, position - 1, clock.last["forward"])
@@ -225,13 +225,13 @@ class Answer:
         Nothing is drafted in the first step, in which every draft reads the prompt to its end: TTFT
         then means the same in every column, and TPOT is decode time alone.
         """
-        parts, clock, tokens = self._parts, self._parts.clock, self._context.tokens
+        parts, clock, tokens = self._parts, self._parts.clock, self._sequence.tokens
         budget = min(self._room, parts.positions - len(tokens)) - 1
-        with clock.part("mask"):
+        with clock.phase("mask"):
             forced = parts.constraint.forced(budget)
         if self._first:
             return NOTHING.behind(forced)
-        with clock.part("draft"):
+        with clock.phase("draft"):
             context = [*tokens, *forced] if forced else tokens
             guesses = parts.drafter.propose(context, budget - len(forced))
         return guesses.behind(forced)
@@ -241,7 +241,7 @@ class Answer:
         context and the path to that token. Those of feedback rows stay.
         """
         penalty, logits = self._request.sampling.repetition_penalty, logits.copy()
-        context = np.array(self._context.tokens, dtype=np.int64)
+        context = np.array(self._sequence.tokens, dtype=np.int64)
         for row, path in zip(logits, ((), *proposal.paths), strict=False):
             penalize(row, np.append(context, np.array(path, dtype=np.int64)), penalty)
         return logits
@@ -276,7 +276,7 @@ class Answer:
             origins.append(guess_origin if i < len(verdict.rows) else own_origin)
             pieces.append("" if ends else self.text.push(choice.token))
             self._room -= 1
-            with parts.clock.part("mask"):
+            with parts.clock.phase("mask"):
                 parts.constraint.advance([choice.token])
                 if self.text.stopped:
                     self.reason = "stop string"

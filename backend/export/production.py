@@ -94,7 +94,7 @@ def snippet(
     except DerbyError as error:
         return Snippet(template.language, "", str(error))
     notes.append(_on_weights(column.target(target), spec))
-    if theirs is not column and not theirs.keeps_text(request.sampling.temperature):
+    if theirs is not column and not theirs.lossless(request.sampling.temperature):
         notes.append("At this temperature the library draws other tokens with the same seed.")
     note = " ".join(filter(None, notes))
     if not template.raced:

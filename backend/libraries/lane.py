@@ -10,11 +10,11 @@ from time import perf_counter
 
 from backend.decoding.clock import Clock, rounded
 from backend.events import Event, Finished, Reason, Served, Started, Step
-from backend.libraries.library import Emit, LibraryModel, Part, Serving, Settings, StoppedError
+from backend.libraries.library import Chunk, Emit, LibraryModel, Serving, Settings, StoppedError
 from backend.text import TextStream, positions_for, prompt_tokens
 from backend.types import Origin, Request
 
-#: Seconds after which a wait for a part lets the race look whether it was stopped.
+#: Seconds after which a wait for a chunk lets the race look whether it was stopped.
 LOOK = 0.05
 
 
@@ -28,7 +28,7 @@ def library_events(
     *,
     scratch: int,
     takes_turns: bool,
-    keeps_text: bool,
+    lossless: bool,
 ) -> Iterator[Event | None]:
     """Every event of a column that `model` answers; None where nothing has come. Advances `clock`
     if the column takes turns. `scratch`: see ColumnRun. Raises DerbyError.
@@ -43,7 +43,7 @@ def library_events(
             request = replace(request, max_new_tokens=min(request.max_new_tokens, room))
     name, parts = (str(model.spec), asdict(model.spec)) if model.spec else ("", {})
     facts = tokenizer.facts if tokenizer is not None else {}
-    yield Started(column, prompt, name, spec=parts, keeps_text=keeps_text, **facts)
+    yield Started(column, prompt, name, spec=parts, lossless=lossless, **facts)
 
     ends = frozenset() if tokenizer is None or request.ignore_eos else tokenizer.eos_ids
     room, reason = request.max_new_tokens, None
@@ -51,19 +51,19 @@ def library_events(
     generate = partial(model.answer, request, settings)
     rounds = _in_turns(prepare, generate, clock) if takes_turns else _alone(prepare, generate)
     try:
-        for part, seconds in rounds:
-            if isinstance(part, Serving):
-                yield Served(column, part.clock, part.prompt_tokens, part.model)
-            elif part is not None:
-                tokens, text, count = list(part.tokens[:room]), part.text, min(part.count, room)
+        for chunk, seconds in rounds:
+            if isinstance(chunk, Serving):
+                yield Served(column, chunk.clock, chunk.prompt_tokens, chunk.model)
+            elif chunk is not None:
+                tokens, text, count = list(chunk.tokens[:room]), chunk.text, min(chunk.count, room)
                 if stream is not None:
                     tokens, text, reason = _read(stream, tokens, ends)
                     count = len(tokens)
                 room -= count
                 if stream is not None and room == 0:  # who gives text alone says when it ends
                     reason = reason or limit
-                reason = reason or part.finish
-                yield _step(column, part, tokens, text, count, seconds)
+                reason = reason or chunk.finish
+                yield _step(column, chunk, tokens, text, count, seconds)
             else:
                 yield None
             if reason is None and stopped():
@@ -92,26 +92,26 @@ def _read(
 
 
 def _step(
-    column: int, part: Part, tokens: list[int], text: str, count: int, seconds: float
+    column: int, chunk: Chunk, tokens: list[int], text: str, count: int, seconds: float
 ) -> Step:
-    """What the race writes of a part: `count` tokens of it."""
-    accepted = min(part.accepted, count)
+    """What the race writes of a chunk: `count` tokens of it."""
+    accepted = min(chunk.accepted, count)
     origins: list[Origin] = ["drafted" if i < accepted else "sampled" for i in range(count)]
     if 0 < accepted < count:
         origins[-1] = "bonus"
     spans: list[list[str]] = [[origins[-1] if origins else "sampled", text]] if text else []
     total = {"total": rounded(seconds)}
-    return Step(column, tokens, origins, [], spans, 0, part.drafted, accepted, total)
+    return Step(column, tokens, origins, [], spans, 0, chunk.drafted, accepted, total)
 
 
 #: What was written, and the seconds that it took; None: nothing has come.
-Rounds = Generator[tuple[Part | Serving | None, float]]
+Rounds = Generator[tuple[Chunk | Serving | None, float]]
 
 
 def _in_turns(
     prepare: Callable[[], None], generate: Callable[[Emit], None], clock: Clock
 ) -> Rounds:
-    """Every part: library and clock run only while one is waited for. The library stays in this
+    """Every chunk: library and clock run only while one is waited for. The library stays in this
     thread, on a stack of its own: another thread would have OpenMP threads of its own, and with
     more of them than cores none waits actively, here or there (58 ms a token in place of 34).
     """
@@ -123,10 +123,10 @@ def _in_turns(
     try:
         while True:
             with clock.step():
-                part = library.switch()
-            if part is None:  # it has ended
+                chunk = library.switch()
+            if chunk is None:  # it has ended
                 return
-            yield part, clock.last["total"]
+            yield chunk, clock.last["total"]
     finally:
         if library:
             with suppress(StoppedError):
@@ -134,20 +134,20 @@ def _in_turns(
 
 
 def _alone(prepare: Callable[[], None], generate: Callable[[Emit], None]) -> Rounds:
-    """Every part of a library that runs on in a thread, with the seconds that it took by the
-    library's clock, or else by ours. Once this is closed it gives up with its next part.
+    """Every chunk of a library that runs on in a thread, with the seconds that it took by the
+    library's clock, or else by ours. Once this is closed it gives up with its next chunk.
     """
-    rounds: SimpleQueue[tuple[Part | Serving, float] | Exception | None] = SimpleQueue()
+    rounds: SimpleQueue[tuple[Chunk | Serving, float] | Exception | None] = SimpleQueue()
     closed, before = threading.Event(), 0.0
 
-    def emit(part: Part | Serving) -> None:
+    def emit(chunk: Chunk | Serving) -> None:
         nonlocal before
         seconds = 0.0
-        if isinstance(part, Part):
+        if isinstance(chunk, Chunk):
             now = perf_counter()
-            seconds = now - before if part.seconds is None else part.seconds
+            seconds = now - before if chunk.seconds is None else chunk.seconds
             before = now
-        rounds.put((part, seconds))
+        rounds.put((chunk, seconds))
         if closed.is_set():
             raise StoppedError
 

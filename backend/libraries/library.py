@@ -23,10 +23,10 @@ Settings = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Chunk:
     """What a library wrote in one round: `tokens`, or where it gives no ids their `text`, and how
     many they are (`count`; of `tokens` it need not be given; 0: not known). `seconds` since the
-    part before, or since the request, by the library's own clock; None: it has none.
+    chunk before, or since the request, by the library's own clock; None: it has none.
 
     Of a draft's tokens `drafted` were offered in the round (0: not known) and `accepted` passed.
     `finish`: why the answer ended, if the library says.
@@ -44,7 +44,7 @@ class Part:
 @dataclass(frozen=True, slots=True)
 class Serving:
     """What is known of a server's answer as a whole, later ones in place of earlier ones. `clock`:
-    whose the seconds of its parts are; "own": as good as a column's own.
+    whose the seconds of its chunks are; "own": as good as a column's own.
     """
 
     model: str = ""
@@ -54,7 +54,7 @@ class Serving:
 
 #: Takes what is written as it comes. Raises StoppedError once nobody wants more, which a library
 #: lets pass.
-Emit = Callable[[Part | Serving], None]
+Emit = Callable[[Chunk | Serving], None]
 
 
 class StoppedError(Exception):

@@ -18,9 +18,9 @@ from backend.grammar.sources import GrammarSource, shipped
 from backend.libraries.draft import checkpoint_of, genai_draft
 from backend.libraries.library import (
     NO_DRAFT,
+    Chunk,
     Emit,
     Library,
-    Part,
     Settings,
     StoppedError,
     sampling_arguments,
@@ -201,7 +201,7 @@ class OpenVINOGenaiModel:
                 # Without a guess, several are those that might have begun a stop string.
                 accepted = len(tokens) - 1 if k or settings["lookup"] else 0
                 try:
-                    emit(Part(tokens, drafted=drafted, accepted=accepted))
+                    emit(Chunk(tokens, drafted=drafted, accepted=accepted))
                 except StoppedError:
                     return genai.StreamingStatus.CANCEL
                 return genai.StreamingStatus.RUNNING

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 from pydantic import AliasPath, Field
 
 from backend.errors import DerbyError
-from backend.libraries.library import Emit, Library, Part, Serving, Settings
+from backend.libraries.library import Chunk, Emit, Library, Serving, Settings
 from backend.machine import LOOPBACK
 from backend.types import Request, Sampling, template_options
 from backend.untrusted import Untrusted, UntrustedError, read_as, read_json
@@ -240,7 +240,7 @@ def stream_answer(
     moment are one round; else they are the network's. Raises ServerError and httpx's errors.
     """
     began, seconds, written, drafted, accepted, finish = perf_counter(), 0.0, 0, 0, 0, ""
-    clock, latest, part = "", None, Part(seconds=0.0)
+    clock, latest, chunk = "", None, Chunk(seconds=0.0)
     with client.stream("POST", path, json=body) as response:
         for message in _messages(response, SPARE_BYTES + TOKEN_BYTES * body["max_tokens"]):
             text, finish = message.text, finish or message.finish or ""
@@ -254,26 +254,26 @@ def stream_answer(
                 continue
             now = perf_counter() - began if clock == "network" else message.seconds or 0.0
             passed = max(now - seconds, 0.0)
-            if passed and (part.text or part.count):
-                emit(part)
-                part = Part(seconds=0.0)
+            if passed and (chunk.text or chunk.count):
+                emit(chunk)
+                chunk = Chunk(seconds=0.0)
             guessed = max((message.drafted or 0) - drafted, 0)
             right = min(max((message.accepted or 0) - accepted, 0), count)
-            part = Part(
-                text=part.text + text,
-                count=part.count + count,
-                seconds=(part.seconds or 0.0) + passed,
-                drafted=part.drafted + guessed,
-                accepted=part.accepted + right,
+            chunk = Chunk(
+                text=chunk.text + text,
+                count=chunk.count + count,
+                seconds=(chunk.seconds or 0.0) + passed,
+                drafted=chunk.drafted + guessed,
+                accepted=chunk.accepted + right,
             )
             seconds, written = seconds + passed, written + count
             drafted, accepted = drafted + guessed, accepted + right
     if not finish:
         raise ServerError("broke off: try again.")
     if finish in ("content_filter", "abort", "error"):  # OpenAI's, vLLM's: there was more to say
-        emit(part)
+        emit(chunk)
         raise ServerError(f"ended the answer early ({finish}): try again, or ask something else.")
-    emit(replace(part, finish="token limit" if finish == "length" else "end of text"))
+    emit(replace(chunk, finish="token limit" if finish == "length" else "end of text"))
 
 
 #: Figures of a server, which end somewhere, times in a year; None: it does not say.

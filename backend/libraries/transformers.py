@@ -16,9 +16,9 @@ from backend.libraries.draft import checkpoint_of
 from backend.libraries.library import (
     NO_DRAFT,
     TRAINED,
+    Chunk,
     Emit,
     Library,
-    Part,
     Serving,
     Settings,
     StoppedError,
@@ -186,7 +186,7 @@ class TransformersModel:
         if self._on_gpu:
             rounds = iter(range(WARM_ROUNDS))
 
-            def emit(_: Part | Serving) -> None:
+            def emit(_: Chunk | Serving) -> None:
                 if next(rounds, None) is None:
                     raise StoppedError
 
@@ -217,7 +217,7 @@ class TransformersModel:
                     # Others compute meanwhile, and draw from the same generator.
                     state = random.get_rng_state()
                     with torch.enable_grad():
-                        emit(Part(tuple(tokens), accepted=len(tokens) - 1))
+                        emit(Chunk(tuple(tokens), accepted=len(tokens) - 1))
                     random.set_rng_state(state)
 
             def end(self) -> None: ...
@@ -235,7 +235,7 @@ class TransformersModel:
         )
         text, written = getattr(output, "sequences", output)[0].tolist(), streamer.written
         if rest := text[len(prompt) + written :]:
-            emit(Part(tuple(rest)))
+            emit(Chunk(tuple(rest)))
 
     def _head(self, settings: Settings) -> str:
         """The EAGLE-3 checkpoint that our own code drafts with. Raises DerbyError for none."""

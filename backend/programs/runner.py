@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from backend.decoding.clock import rounded
-from backend.decoding.loop import Answer, Context, Parts
+from backend.decoding.loop import Generation, Parts, TokenSequence
 from backend.decoding.sampling import Sampler
 from backend.decoding.seams import NOTHING, UNMASKED, Constraint, Masks
 from backend.errors import DerbyError
@@ -71,9 +71,9 @@ def run_program(
     `grammar` is the column's own: it applies to each slot without a grammar, from the slot's start.
     Advances `parts` in place.
     """
-    context = Context(prompt, parts)
+    sequence = TokenSequence(prompt, parts)
     opening = -1 if program.user else len(prompt)
-    runner = _Runner(column, context, request, parts, compile_grammar, grammar, opening)
+    runner = _Runner(column, sequence, request, parts, compile_grammar, grammar, opening)
     yield from runner.run(program)
     yield Finished(column, runner.reason, runner.tail)
 
@@ -86,7 +86,7 @@ class _Runner:
     """
 
     column: int
-    context: Context
+    sequence: TokenSequence
     request: Request
     parts: Parts
     compile: Compile
@@ -127,23 +127,23 @@ class _Runner:
             healed = self._heal(carried[self.visible :])
             fixed = carried[: len(carried) - len(healed)]
             tokens = self._extend(fixed) + self._begin()
-            with self.parts.clock.part("mask"):
+            with self.parts.clock.phase("mask"):
                 request, parts = self._plan(slot, healed, behind)
         yield self._fed(fixed, tokens)
         text = TextStream(parts.tokenizer, request.stop, len(healed), behind)
-        answer = Answer(self.column, self.context, request, parts, text)
-        while answer.goes_on():
-            yield from (answer.prefill(),) if answer.reading else answer.step()
-        if answer.reason == "stopped":  # in the middle of a value
-            last = answer.finish()
+        generation = Generation(self.column, self.sequence, request, parts, text)
+        while generation.goes_on():
+            yield from (generation.prefill(),) if generation.reading else generation.step()
+        if generation.reason == "stopped":  # in the middle of a value
+            last = generation.finish()
             self.reason, self.tail = last.reason, last.spans
             return
-        if answer.reason in FATAL:
-            self.reason = answer.reason
+        if generation.reason in FATAL:
+            self.reason = generation.reason
         streamed, rest = len(text.output), text.flush_whole()
-        output = self._output(answer, max(streamed, len(healed)), behind, parts.constraint)
+        output = self._output(generation, max(streamed, len(healed)), behind, parts.constraint)
         tail = rest[: len(output) - streamed]
-        value = self._settle(answer, output, healed)
+        value = self._settle(generation, output, healed)
         self.values[slot.name] = value
         yield Filled(self.column, slot.name, value, [["sampled", tail]] if tail else [])
 
@@ -154,14 +154,14 @@ class _Runner:
 
     def _extend(self, text: str) -> int:
         tokens = self._encoded(text)
-        self.context.extend(tokens)
+        self.sequence.extend(tokens)
         return len(tokens)
 
     def _encoded(self, text: str) -> list[int]:
         """The tokens of a text after the context; those of a prompt if nothing has been written
         yet.
         """
-        tokenizer, before = self.parts.tokenizer, self.context.tokens
+        tokenizer, before = self.parts.tokenizer, self.sequence.tokens
         if text and len(before) == self.opening:
             tokens = tokenizer.encode(text, chat=False)
             if tokens[: len(before)] == list(before):
@@ -172,12 +172,12 @@ class _Runner:
         """Put the token that begins a text where there is none yet: a model needs something to
         continue. Returns how many were put. Raises DerbyError if the vocabulary has none.
         """
-        if self.context.tokens:
+        if self.sequence.tokens:
             return 0
         start = self.parts.tokenizer.start_id
         if start is None:
             raise DerbyError("This model cannot begin with a slot: write some text before it.")
-        self.context.extend([start])
+        self.sequence.extend([start])
         return 1
 
     def _fed(self, text: str, tokens: int) -> Fed:
@@ -191,7 +191,7 @@ class _Runner:
             return ""
         tokenizer = self.parts.tokenizer
         tokens = self._encoded(text)
-        if len(tokens) < 2 and not self.context.tokens:
+        if len(tokens) < 2 and not self.sequence.tokens:
             return ""
         piece = tokenizer.stream().push(tokens[-1])
         if not piece or not text.endswith(piece) or len(tokenizer.extending(tokens[-1])) < 2:
@@ -222,28 +222,30 @@ class _Runner:
         request = replace(self.request, max_new_tokens=limit, stop=stop, sampling=sampling)
         return request, replace(parts, constraint=constraint, sampler=Sampler(sampling))
 
-    def _output(self, answer: Answer, start: int, behind: str, constraint: Constraint) -> str:
+    def _output(
+        self, generation: Generation, start: int, behind: str, constraint: Constraint
+    ) -> str:
         """What an answer wrote up to where the text behind begins, `start` at the earliest. If a
         limit ended it, that may be the beginning of the text behind.
         """
-        text, eos_ids = answer.text.output, self.parts.tokenizer.eos_ids
-        if behind and not answer.text.stopped and eos_ids.isdisjoint(answer.tokens[-1:]):
+        text, eos_ids = generation.text.output, self.parts.tokenizer.eos_ids
+        if behind and not generation.text.stopped and eos_ids.isdisjoint(generation.tokens[-1:]):
             for end in range(start, len(text) + 1):
                 meets = behind.startswith(text[end:]) or text.startswith(behind, end)
                 if meets and constraint.completes(text[:end] + behind):
                     return text[:end]
         return text
 
-    def _settle(self, answer: Answer, output: str, healed: str) -> str:
+    def _settle(self, generation: Generation, output: str, healed: str) -> str:
         """Cut the context back to whole tokens of the slot's value, and return the value."""
         written = output if len(output) >= len(healed) else healed  # a limit may cut what is healed
         stream, text, prefix, count = self.parts.tokenizer.stream(), "", "", 0
-        for i, token in enumerate(answer.tokens):
+        for i, token in enumerate(generation.tokens):
             piece = stream.push(token)
             text += piece
             if piece and stream.whole and written.startswith(text):
                 prefix, count = text, i + 1
-        self.context.cut(len(self.context.tokens) - len(answer.tokens) + count)
+        self.sequence.cut(len(self.sequence.tokens) - len(generation.tokens) + count)
         self.carry = written[len(prefix) :]
         self.visible = len(output) - len(prefix)
         return written[len(healed) :]

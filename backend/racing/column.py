@@ -89,7 +89,7 @@ class ColumnRun:
             len(prompt),
             str(target.spec),
             spec=asdict(target.spec),
-            keeps_text=column.keeps_text(hottest(request.sampling, program)),
+            lossless=column.lossless(hottest(request.sampling, program)),
             **target.tokenizer.facts,
         )
         grammars = GrammarCompiler(target.tokenizer)
@@ -123,7 +123,7 @@ class ColumnRun:
         if grammar is None:
             return Constraint()
         grammars.prepare(grammar, stopped=self.stopped)
-        with clock.step(), clock.part("mask"):
+        with clock.step(), clock.phase("mask"):
             return grammars.compile(grammar, closing=closing_tag(self._prompt, tokenizer.piece))
 
     def _parts(self, constraint: Constraint) -> Parts:
@@ -176,7 +176,7 @@ class ColumnRun:
             draft = weights()
             self._opened.callback(draft.close)
         if column.automatic:
-            self.models.price(target, self.say)
+            self.models.measure_costs(target, self.say)
         costs = self.models.costs(target)
         return strategy.build(DrafterInputs(column.settings(), target, costs, sampler, draft))
 
@@ -253,5 +253,5 @@ class ColumnRun:
             self.stopped,
             scratch=self.scratch,
             takes_turns=library.takes_turns,
-            keeps_text=column.keeps_text(self.request.sampling.temperature),
+            lossless=column.lossless(self.request.sampling.temperature),
         )

@@ -225,14 +225,14 @@ class LoadedModels:
         return free()
 
     def costs(self, engine: Engine) -> Costs:
-        """What passes of a loaded engine are known to cost. The same object until `price` measures:
-        whoever runs passes tells it what they took.
+        """What passes of a loaded engine are known to cost. The same object until they are
+        measured: whoever runs passes tells it what they took.
         """
         if engine.spec not in self._costs:
             self._costs[engine.spec] = known_costs(engine)
         return self._costs[engine.spec]
 
-    def price(self, engine: Engine, say: Say, *, remeasure: bool = False) -> None:
+    def measure_costs(self, engine: Engine, say: Say, *, remeasure: bool = False) -> None:
         """Measure what passes of a loaded engine cost if that is but assumed, or `remeasure`."""
         if remeasure or self.costs(engine).now.assumed:
             self._costs[engine.spec] = costs_of(engine, say, remeasure=remeasure)

@@ -164,9 +164,9 @@ def _curve(board: Scoreboard, result: Result) -> list[Drawing]:
         for k in (costs.widths if costs.known else ())
     ]
     return points + [
-        {"rows": round(row.until.mean_rows, 2), "times": round(row.pass_cost, 3), "of": row.name}
+        {"rows": round(row.until.mean_rows, 2), "times": round(row.pass_time, 3), "of": row.name}
         for row in result.rows
         if row.score.started.spec == board.baseline.started.spec
         and board.columns[row.column].strategy.keeps_cache
-        and row.pass_cost
+        and row.pass_time
     ]

@@ -23,7 +23,7 @@ SUMMARY = [
     "tpot",
     "characters",
     "tokens_per_pass",
-    "pass_cost",
+    "pass_time",
     "accepted",
     "tokens",
 ]
@@ -130,7 +130,7 @@ FIGURES = (
     Figure("rate", "tokens/s", rate, _rate("token")),
     Figure("characters", "characters/s", rate, _rate("character")),
     Figure("tokens_per_pass", "tokens per pass", MEAN, lambda row: row.tokens_per_pass or None),
-    Figure("pass_cost", "time per pass", factor, lambda row: row.pass_cost or None),
+    Figure("pass_time", "time per pass", factor, lambda row: row.pass_time or None),
     Figure(
         "accepted", "accepted", SHARE, lambda r: r.until.acceptance if r.until.drafted else None
     ),

@@ -89,7 +89,7 @@ class Row:
         return self.amount / self.passes if self.passes and self.unit == "token" else 0.0
 
     @property
-    def pass_cost(self) -> float:
+    def pass_time(self) -> float:
         """How many times as long a pass takes as one of the baseline; 0: unknown."""
         known = self.tokens_per_pass and self.speedup.value
         return self.baseline_passes / self.passes if known else 0.0

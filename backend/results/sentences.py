@@ -200,10 +200,10 @@ def _cause(board: Scoreboard, row: Row) -> str:
     if score.fed:
         rows, steps = counted(row.until.rows, "token"), counted(row.until.steps, "pass")
         return f"it computed {rows} in {steps}"
-    if not row.pass_cost:
+    if not row.pass_time:
         return "; ".join(alone)
-    wrote = f"{factor(row.speedup.value * row.pass_cost)} the tokens per pass"
-    long = f"{factor(row.pass_cost)} the time"
+    wrote = f"{factor(row.speedup.value * row.pass_time)} the tokens per pass"
+    long = f"{factor(row.pass_time)} the time"
     parts = [f"{wrote} \N{DIVISION SIGN} {long} = {factor(row.speedup.value)}"]
     if row.until.drafted:
         shares, accepted = by_position(row.until.positions), row.until.acceptance

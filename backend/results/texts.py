@@ -101,7 +101,7 @@ def texts_of(board: Scoreboard) -> list[Text]:
         comparisons = {i: compare(score, scores[i]) for i in order[:at]}
         others = [i for i, each in comparisons.items() if each.parted]
         pairs = ((i, scores[i].started) for i in order[:at] if texts[i].sameness != "changed")
-        peers = [i for i, started in pairs if started.keeps_text and score.started.keeps_text]
+        peers = [i for i, started in pairs if started.lossless and score.started.lossless]
         peers = [i for i in peers if same_work(board, i, index)]
         changed = next((i for i in peers if i in others), None)
         # The class of a peer comes first: a text that has just begun is like many.

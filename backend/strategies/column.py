@@ -185,11 +185,11 @@ class Column:
     def grammar(self) -> GrammarSource | None:
         return self.settings().get("grammar")
 
-    def keeps_text(self, temperature: float) -> bool:
+    def lossless(self, temperature: float) -> bool:
         """True if it writes what plain decoding does under the same grammar; False: a text of its
         own, drawn from the same distribution.
         """
-        return temperature < COLDEST or self.strategy.keeps_text(self.settings())
+        return temperature < COLDEST or self.strategy.lossless(self.settings())
 
     @property
     def automatic(self) -> bool:

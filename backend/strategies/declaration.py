@@ -90,7 +90,7 @@ class Strategy:
     scratch_depth: Callable[[Values], int] = lambda _values: 0
     equivalent: Callable[[Values], Equivalent] = lambda _values: Equivalent()  # in libraries
     #: Whether it draws the plain one's text, or only from the same distribution.
-    keeps_text: Callable[[Values], bool] = lambda _values: True
+    lossless: Callable[[Values], bool] = lambda _values: True
     verified: tuple[str, ...] = ("",)  # settings that `verify` checks
     candidates: tuple[str, ...] = ()  # settings that `tune` tries
     keeps_cache: bool = True  # False: it computes the whole text again, up to the photo finish

@@ -90,7 +90,7 @@ TRANSFORMERS = Strategy(
         ),
     ),
     equivalent=transformers_equivalent,
-    keeps_text=lambda values: values["generate"] in OWN,  # which draws with our noise
+    lossless=lambda values: values["generate"] in OWN,  # which draws with our noise
     verified=(),
     candidates=("lookup=2", "lookup=4", "lookup=8"),
     library=TRANSFORMERS_LIBRARY,
@@ -109,7 +109,7 @@ OPENVINO_GENAI = Strategy(
         grammar_choice(None),
     ),
     equivalent=equivalent,
-    keeps_text=lambda _values: False,
+    lossless=lambda _values: False,
     verified=(),
     candidates=("lookup=2", "lookup=4", "lookup=8"),
     library=OPENVINO_GENAI_LIBRARY,
@@ -133,7 +133,7 @@ LLAMACPP = Strategy(
         grammar_choice(None),
     ),
     equivalent=llamacpp_equivalent,
-    keeps_text=lambda _values: False,
+    lossless=lambda _values: False,
     verified=(),
     candidates=(
         *(f"spec=ngram-simple,k={k}" for k in (0, 2, 4, 8)),
@@ -152,7 +152,7 @@ SERVER = Strategy(
         ServerChoice("at", "Server", "Its name or address.", "http://127.0.0.1:8080"),
         Setting("model", "Model", "The model's name there; first: the first listed.", ANY_MODEL),
     ),
-    keeps_text=lambda _values: False,
+    lossless=lambda _values: False,
     verified=(),
     library=SERVER_LIBRARY,
 )

@@ -108,7 +108,7 @@ def build_speculative(inputs: DrafterInputs) -> Drafter:
         return PromptLookup(length, NGRAM.default, declined)
     sampler: DraftSampler = inputs.sampler
     verifier: Verifier = KEYED
-    if not keeps_text(inputs.values):
+    if not lossless(inputs.values):
         verifier = DistributionVerifier()
         if sampler.sampling.temperature >= COLDEST:  # else there is nothing to draw
             sampler = IndependentSampler(inputs.sampler.sampling)
@@ -119,7 +119,7 @@ def build_speculative(inputs: DrafterInputs) -> Drafter:
     return Hybrid(PromptLookup(length, NGRAM.default), drafter, length)
 
 
-def keeps_text(values: Values) -> bool:
+def lossless(values: Values) -> bool:
     return values["promise"] == TEXT
 
 
@@ -156,7 +156,7 @@ SPECULATIVE = Strategy(
     build=build_speculative,
     weights=speculative_weights,
     equivalent=speculative_equivalent,
-    keeps_text=keeps_text,
+    lossless=lossless,
     verified=(
         "",
         "draft=trained,k=1",

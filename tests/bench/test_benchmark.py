@@ -21,7 +21,7 @@ from scoreboards import board_of, started, step
 from backend.bench import runner
 from backend.bench.plan import Plan
 from backend.bench.prompts import PROMPTS, Prompt
-from backend.bench.rows import Figures, Row, RowFile, remaining, row_of
+from backend.bench.rows import Figures, PromptRow, RowFile, remaining, row_of
 from backend.bench.runner import raced, run, wait_for_quiet
 from backend.bench.summary import (
     HEADINGS,
@@ -55,7 +55,7 @@ def here(race: Race) -> Scoreboard:
     return raced(race, MODELS)
 
 
-def rows_of(of: Plan) -> list[Row]:
+def rows_of(of: Plan) -> list[PromptRow]:
     return list(run(of, [], here, lambda _: None))
 
 
@@ -85,7 +85,7 @@ def test_a_plan_is_another_one_if_anything_of_it_is() -> None:
     assert plan("lookup").identity == plans[0].identity
 
 
-def go_on(file: Path, of: Plan, race: Callable[[Race], Scoreboard] = here) -> list[Row]:
+def go_on(file: Path, of: Plan, race: Callable[[Race], Scoreboard] = here) -> list[PromptRow]:
     """The rows of a file, after a run that may end early."""
     store = RowFile(file, of)
     with suppress(KeyboardInterrupt):
@@ -206,7 +206,7 @@ def test_a_failed_column_is_named_and_stands_in_the_table_beside_the_others() ->
 @pytest.mark.parametrize(("others", "doubt"), [(0.0, ""), (0.3, "30%"), (0.7, "70%")])
 def test_a_benchmark_on_a_noisy_machine_names_no_faster_column(others: float, doubt: str) -> None:
     of = replace(plan("lookup"), prompts=tuple(Prompt("any", text) for text in "abcd"))
-    rows = list[Row]()
+    rows = list[PromptRow]()
     for job, speed in zip(of.jobs, (1.9, 2.0, 2.0, 2.1), strict=True):
         columns = clocked(0, [1.0] * 41), clocked(1, [1.0] + [1 / speed] * 40)
         board = board_of("kv lookup", *chain(*columns), Conditions(others))
@@ -264,7 +264,7 @@ def test_shares_are_of_all_guesses_and_two_clocks_have_no_interval(one_clock: bo
         for number, speedup in enumerate((1.5, 2.5, 3.5, 4.5, 0.0))
     ]
     rows = [
-        Row(of=of.identity, job=number, turns=((base, base.model_copy(update=column)),))
+        PromptRow(of=of.identity, job=number, turns=((base, base.model_copy(update=column)),))
         for number, column in enumerate(columns)
     ]
     assert len(results(measured(of, rows))) == 2, "one category is all there is"

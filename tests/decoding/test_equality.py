@@ -66,7 +66,7 @@ def test_every_lossless_column_writes_what_kv_reuse_writes(
     for result in verify(cases(usual, (target,), prompts, samplings), models, columns):
         assert result.equal, (result.case, result.differences)
         temperature = result.case.request.sampling.temperature
-        keeping = [column for column in columns if column.keeps_text(temperature)]
+        keeping = [column for column in columns if column.lossless(temperature)]
         assert len(result.differences) == len(keeping)
         assert (len(keeping) == len(columns)) == (temperature == 0)
         assert result.tokens > 10

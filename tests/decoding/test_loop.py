@@ -14,7 +14,7 @@ from loop_runs import PROMPT, Script, drafters, naive, run
 from numpy.typing import NDArray
 
 from backend.decoding import clock as clock_module
-from backend.decoding.clock import Clock, Part
+from backend.decoding.clock import Clock, Phase
 from backend.decoding.verification import KEYED, DistributionVerifier, Verifier
 from backend.engines.fake import FakeEngine
 from backend.errors import DerbyError
@@ -230,7 +230,7 @@ def test_logits_that_are_not_numbers_fail_the_column(
 
 # The clock ----------------------------------------------------------------------------------------
 
-PARTS: tuple[Part, ...] = ("draft", "mask", "forward")
+PHASES: tuple[Phase, ...] = ("draft", "mask", "forward")
 SECONDS = st.integers(0, 100).map(float)
 
 
@@ -255,9 +255,9 @@ def hand(monkeypatch: pytest.MonkeyPatch) -> Hand:
     return hand
 
 
-@given(st.lists(st.lists(st.tuples(st.sampled_from([*PARTS, None]), SECONDS, SECONDS))))
+@given(st.lists(st.lists(st.tuples(st.sampled_from([*PHASES, None]), SECONDS, SECONDS))))
 def test_parts_and_rest_add_up_to_the_steps_and_steps_to_the_clock(
-    steps: list[list[tuple[Part | None, float, float]]],
+    steps: list[list[tuple[Phase | None, float, float]]],
 ) -> None:
     hand = Hand()
     with pytest.MonkeyPatch.context() as patch:
@@ -271,12 +271,12 @@ def test_parts_and_rest_add_up_to_the_steps_and_steps_to_the_clock(
                     if part is None:
                         hand.now += seconds
                         continue
-                    with clock.part(part):
+                    with clock.phase(part):
                         hand.now += seconds / 2
                         hand.queued += seconds / 2  # work the device has not done yet
             spent += sum(seconds for _, seconds, _ in step)
             assert not clock.running
-            for name in PARTS:
+            for name in PHASES:
                 assert clock.last[name] == sum(s for part, s, _ in step if part == name)
             assert clock.last["rest"] == sum(s for part, s, _ in step if part is None)
             assert clock.last["total"] == sum(s for _, s, _ in step)
@@ -306,7 +306,7 @@ def test_a_step_inside_a_step_is_refused_and_one_that_raises_ends_and_counts(han
     assert clock.seconds == 2
 
     def broken() -> None:
-        with clock.step(), clock.part("forward"):
+        with clock.step(), clock.phase("forward"):
             hand.now += 2
             raise ZeroDivisionError
 

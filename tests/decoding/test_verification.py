@@ -22,7 +22,7 @@ from scipy.special import softmax
 from scipy.stats import chisquare
 
 from backend.decoding import sampling, verification
-from backend.decoding.clock import Clock, Part
+from backend.decoding.clock import Clock, Phase
 from backend.decoding.sampling import Choice, DraftSampler, IndependentSampler, Pair, Sampler, noise
 from backend.decoding.seams import Constraint, Drafter, Masks
 from backend.decoding.verification import KEYED, DistributionVerifier, Verdict, Verifier, verify
@@ -57,7 +57,7 @@ class Timeless(Clock):
     def step(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def part(self, name: Part) -> AbstractContextManager[None]:
+    def phase(self, name: Phase) -> AbstractContextManager[None]:
         return nullcontext()
 
 

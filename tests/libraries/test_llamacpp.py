@@ -211,13 +211,13 @@ def test_a_server_ends_with_a_killed_worker(file: Path) -> None:
     """It would compute on, unseen, for as long as the machine runs."""
     program = f"""
 import time
-from backend.libraries.library import Part
+from backend.libraries.library import Chunk
 from backend.libraries.llamacpp import open_model
 from backend.strategies.column import parse_column
 from backend.types import ModelSpec, Request
 
 def emit(part):
-    if isinstance(part, Part):
+    if isinstance(part, Chunk):
         print("writes", flush=True)
         time.sleep(600)
 

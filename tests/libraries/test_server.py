@@ -21,7 +21,7 @@ from race_runs import FAKE, board_after, events_of, until
 
 from backend.errors import DerbyError
 from backend.events import Event, Finished, Served, Step
-from backend.libraries.library import Part, Serving
+from backend.libraries.library import Chunk, Serving
 from backend.libraries.server import VARIABLE, ServerError, server_at, stream_answer
 from backend.racing.hosts import InlineHost
 from backend.racing.models import LoadedModels
@@ -400,7 +400,7 @@ ANY_MESSAGE = st.builds(
 @given(st.lists(ANY_MESSAGE, max_size=6))
 def test_whatever_a_server_says_can_be_shown_and_recorded(messages: list[Message]) -> None:
     """No figure is negative, endless or not a number, and none counts what was not written."""
-    body, parts = b"".join(stream(*messages)), list[Part | Serving]()
+    body, parts = b"".join(stream(*messages)), list[Chunk | Serving]()
     kind = {"Content-Type": "text/event-stream"}
     client = Client(
         base_url="http://host",
@@ -409,7 +409,7 @@ def test_whatever_a_server_says_can_be_shown_and_recorded(messages: list[Message
     with suppress(ServerError), client:
         stream_answer(client, "completions", {"max_tokens": 24}, parts.append, Serving())
     for part in parts:
-        if isinstance(part, Part):
+        if isinstance(part, Chunk):
             part.text.encode()
             assert part.seconds is not None
             assert 0 <= part.seconds < 1e9

@@ -108,7 +108,7 @@ def test_a_long_race_ends_where_others_wait(*, others: bool) -> None:
     drawings, run = drawings_of(
         ENDLESS, SHORT, others=others, enough=lambda: not others and next(begun, None) is None
     )
-    assert run.late == others
+    assert run.overdue == others
     assert drawings[-2]["columns"][0]["state"] == ("stopped" if others else "decoding")
 
 

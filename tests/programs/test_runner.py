@@ -15,7 +15,7 @@ from race_runs import board_after, events_of
 from small_tokenizer import sentencepiece_like, small_tokenizer
 
 from backend.decoding.clock import Clock
-from backend.decoding.loop import Context, Parts
+from backend.decoding.loop import Parts, TokenSequence
 from backend.decoding.sampling import Sampler
 from backend.decoding.seams import Constraint
 from backend.engines.fake import FakeEngine
@@ -301,8 +301,8 @@ def test_a_program_reads_the_text_that_is_shown(
         request = Request("any", 8, Sampling(0.9, seed=seed), heal=heal)
         parts = Parts(engine.open(), tokenizer, Sampler(request.sampling), Clock())
         monkeypatch.undo()
-        context = Context(tokenizer.encode("", chat=False), parts)
-        monkeypatch.setattr(runner, "Context", lambda *_args, context=context: context)
+        context = TokenSequence(tokenizer.encode("", chat=False), parts)
+        monkeypatch.setattr(runner, "TokenSequence", lambda *_args, context=context: context)
         prompt, board = tokenizer.encode("", chat=False), Scoreboard((parse_column("kv"),))
         for event in run_program(0, program, prompt, request, parts, lambda *_: Constraint()):
             board.add(event)

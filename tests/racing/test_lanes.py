@@ -14,7 +14,7 @@ from race_runs import FAKE, board_after, until
 
 from backend.errors import DerbyError
 from backend.events import Event, Finished, Repeated, Started, Step
-from backend.libraries.library import Emit, Library, Part, Settings, StoppedError
+from backend.libraries.library import Chunk, Emit, Library, Settings, StoppedError
 from backend.racing.hosts import InlineHost
 from backend.racing.models import LoadedModels
 from backend.racing.race import MOST_RUNS, Race
@@ -94,13 +94,13 @@ def no_thread_goes_on() -> bool:
 
 def endless(emit: Emit) -> None:
     while True:
-        emit(Part((65,)))
+        emit(Chunk((65,)))
 
 
 @pytest.mark.parametrize("takes_turns", [True, False])
 def test_a_library_that_fails_fails_alone(takes_turns: bool, declare: Declare) -> None:
     def fails(emit: Emit) -> None:
-        emit(Part((97, 98)))
+        emit(Chunk((97, 98)))
         raise DerbyError("The library has no room: free some.")
 
     declare(takes_turns, library=Model(fails))
@@ -134,7 +134,7 @@ def test_an_answer_ends_where_one_of_ours_does(
 
     def script(emit: Emit) -> None:
         for each in ROUNDS:
-            emit(Part(each, drafted=4, accepted=3))
+            emit(Chunk(each, drafted=4, accepted=3))
         endless(emit)
 
     declare(takes_turns, library=Model(script))
@@ -158,7 +158,7 @@ def test_a_library_that_takes_turns_is_held_between_them(declare: Declare) -> No
                 time.sleep(0.01)
                 log.append((name, "ends"))
                 worked[name] += time.perf_counter() - began
-                emit(Part((65,)))
+                emit(Chunk((65,)))
 
         return rounds
 
@@ -179,8 +179,8 @@ def test_libraries_that_cannot_be_held_run_alone_before_the_others_and_behind_th
     declare: Declare,
 ) -> None:
     def script(emit: Emit) -> None:
-        emit(Part(text="ab", count=2, seconds=0.5))
-        emit(Part(text="c", count=1, seconds=0.2, finish="end of text"))
+        emit(Chunk(text="ab", count=2, seconds=0.5))
+        emit(Chunk(text="c", count=1, seconds=0.2, finish="end of text"))
 
     declare(False, one=Model(script, None), two=Model(script, None))
     events, board = raced("one", "kv", "two", "lookup")
@@ -199,7 +199,7 @@ def test_a_stop_ends_a_library_that_waits(first: tuple[int, ...], declare: Decla
 
     def script(emit: Emit) -> None:
         if first:
-            emit(Part(first))
+            emit(Chunk(first))
         begun.set()
         waits.wait()
 

@@ -176,8 +176,8 @@ def figures_fit_together(board: Scoreboard, result: Result, row: Row) -> None:
     if speedup and not row.baseline:
         assert row.speedup.low <= speedup <= row.speedup.high
         assert row.rate / row.baseline_rate == pytest.approx(speedup)
-        if row.pass_cost and isclose(row.baseline_amount, row.baseline_passes):
-            assert row.tokens_per_pass / row.pass_cost == pytest.approx(speedup)
+        if row.pass_time and isclose(row.baseline_amount, row.baseline_passes):
+            assert row.tokens_per_pass / row.pass_time == pytest.approx(speedup)
     if row.verdict in SHOWN - {"short"}:
         assert row.speedup.known
         assert (row.verdict == "faster") == (round(row.speedup.low, 2) > 1)
@@ -326,7 +326,7 @@ def _column(
     server, library = not column.strategy.loads, not column.strategy.ours
     tokenizer = draw(st.sampled_from(["", "another"])) if server else "another" if rare() else "one"
     spec = {} if server or rare() else asdict(column.target(ModelSpec()))
-    events: list[Event] = [Started(index, 5, "m", tokenizer, spec, keeps_text=not rare())]
+    events: list[Event] = [Started(index, 5, "m", tokenizer, spec, lossless=not rare())]
     events += [Served(index, draw(st.sampled_from(["network", "server"])))] * server
     events += [Fed(index, 5, [["fixed", "given: "]], 0.01)] * program
     events += [Decided(index, {}, "no guess pays", ["a draft is slow"], plain=True)] * rare()

@@ -50,7 +50,7 @@ def test_the_speed_up_is_of_the_moment_at_which_the_first_column_ends() -> None:
     assert quick.speedup.value == pytest.approx(2.0)
     assert quick.verdict == "faster"
     assert (quick.rate, quick.baseline_rate) == pytest.approx((20, 10))
-    assert (quick.tokens_per_pass, quick.pass_cost) == pytest.approx((2.0, 1.0))
+    assert (quick.tokens_per_pass, quick.pass_time) == pytest.approx((2.0, 1.0))
     assert (base.verdict, base.speedup.value) == ("baseline", 1.0)
     assert (result.texts, quick.text) == ("same", "same")
 
@@ -100,7 +100,7 @@ def test_a_speed_up_is_the_ratio_of_the_amounts_at_any_time(
         assert row.speedup.value == pytest.approx(amounts[1] / amounts[0])
         assert row.speedup.low <= row.speedup.value <= row.speedup.high
         assert row.rate / row.baseline_rate == pytest.approx(row.speedup.value)
-        assert row.tokens_per_pass / row.pass_cost == pytest.approx(row.speedup.value)
+        assert row.tokens_per_pass / row.pass_time == pytest.approx(row.speedup.value)
 
 
 def test_what_a_column_writes_after_the_finish_changes_nothing() -> None:
@@ -309,15 +309,15 @@ def test_a_library_s_passes_are_counted_by_its_clock_here_and_over_no_network() 
     assert not row.speedup.known, "two machines have no common moment"
 
 
-@pytest.mark.parametrize("keeps_text", [True, False])
+@pytest.mark.parametrize("lossless", [True, False])
 @pytest.mark.parametrize("at", [None, 5])
 def test_a_library_s_text_may_differ_and_the_first_difference_is_told(
-    at: int | None, keeps_text: bool
+    at: int | None, lossless: bool
 ) -> None:
     """It rounds, and draws, otherwise: neither a bug, nor a text that it promised."""
     rounds = [pair if i != at else [98, 99] for i, pair in enumerate(PAIRS)]
     events = library(1, rounds, 0.15)
-    events[0] = replace(started(1, **GENAI), keeps_text=keeps_text)
+    events[0] = replace(started(1, **GENAI), lossless=lossless)
     result = raced("kv transformers", *written(0, LONG, 0.1), *events)
     text = result.rows[1].comparison
     assert text.sameness == ("different" if at else "same")

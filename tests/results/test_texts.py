@@ -125,9 +125,7 @@ def test_columns_on_other_weights_may_differ_and_are_held_to_one_another() -> No
 
 def test_who_promises_a_distribution_may_write_another_text() -> None:
     ours = wrote(1, [1, 9])
-    board = board_of(
-        "kv lookup", *wrote(0, [1, 2]), replace(started(1), keeps_text=False), *ours[1:]
-    )
+    board = board_of("kv lookup", *wrote(0, [1, 2]), replace(started(1), lossless=False), *ours[1:])
     assert alike(board)[1] == ("different", 1)
 
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from transformers.cache_utils import CacheLayerMixin
 
 from backend.engines.session import Tree
-from backend.engines.torch.session import KINDS, RowsCache, Target, TorchSession
+from backend.engines.torch.session import KINDS, RowsCache, TorchModel, TorchSession
 from backend.types import PREFILL_CHUNK, Arrays, Layers, Logits
 
 log = logging.getLogger(__name__)
@@ -151,7 +151,7 @@ class FixedWidths:
     hidden states.
     """
 
-    target: Target
+    target: TorchModel
     capture: Capture
     layers: int
     kinds: tuple[tuple[int, int], tuple[int, int]]
@@ -177,7 +177,7 @@ class FixedWidths:
 
 
 @torch.inference_mode()
-def fixed_widths(target: Target, capture: Capture) -> FixedWidths | None:
+def fixed_widths(target: TorchModel, capture: Capture) -> FixedWidths | None:
     """The model with passes of fixed widths; None where its layers' caches differ in shape."""
     session = TorchSession(target, 1)
     logits = session.forward([0], [-1], [0])

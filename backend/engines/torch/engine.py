@@ -37,7 +37,7 @@ from backend.types import PREFILL_CHUNK, Guesses, Layers, ModelSpec
 
 if TYPE_CHECKING:
     from backend.engines.torch.captured import Capture, FixedWidths
-    from backend.engines.torch.session import Target
+    from backend.engines.torch.session import TorchModel
 
 log = logging.getLogger(__name__)
 
@@ -188,7 +188,7 @@ class TorchEngine(Engine):
         self.weight_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
         self.model = model.eval()
         fix_positions(model)
-        self._target = target_of(model)
+        self._target = torch_model_of(model)
         self._config = model.config.get_text_config(decoder=True)
         self._bound = PRECISE if spec.precision == "fp32" else ROUNDED
         self._fixed: FixedWidths | None = None
@@ -262,11 +262,11 @@ class TorchEngine(Engine):
             torch.cuda.synchronize(device)
 
 
-def target_of(model: Any) -> "Target":
+def torch_model_of(model: Any) -> "TorchModel":
     """The model and how to call it."""
     import torch
 
-    from backend.engines.torch.session import Target
+    from backend.engines.torch.session import TorchModel
 
     config = model.config.get_text_config(decoder=True)
     layer_types = set(getattr(config, "layer_types", None) or ())
@@ -275,7 +275,7 @@ def target_of(model: Any) -> "Target":
     if layer_types and "sliding_attention" not in layer_types:
         window = 0
     device = model.get_input_embeddings().weight.device
-    return Target(
+    return TorchModel(
         model,
         # Offloaded weights sit on "meta" until their turn; accelerate moves the inputs itself.
         torch.device("cpu") if device.type == "meta" else device,

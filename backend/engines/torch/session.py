@@ -27,7 +27,7 @@ FIRST_CAPACITY = 256
 
 
 @dataclass(frozen=True, eq=False)
-class Target:
+class TorchModel:
     """A loaded model and how it wants to be called."""
 
     model: Any
@@ -160,7 +160,7 @@ class TorchSession(Session):
 
     def __init__(
         self,
-        target: Target,
+        target: TorchModel,
         max_context: int,
         guesses: Guesses = "trees",
         rows: int = 0,
@@ -277,7 +277,7 @@ class PlainSession(Session):
     of its own. A text that was cut is computed again from its beginning.
     """
 
-    def __init__(self, target: Target, max_context: int) -> None:
+    def __init__(self, target: TorchModel, max_context: int) -> None:
         super().__init__(max_context, "none")
         self._target = target
         self._config = target.model.config.get_text_config(decoder=True)
