@@ -32,7 +32,7 @@ from backend.grammar.sources import (
     too_much,
 )
 from backend.grammar.vocabulary import byte_vocabulary, compile_matcher
-from backend.text import ByteTokenizer
+from backend.tokenizer import ByteTokenizer
 
 #: Seconds of processor time and bytes of memory that one grammar, or the check of a text, may take.
 DEADLINE = 5.0

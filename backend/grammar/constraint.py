@@ -31,7 +31,7 @@ from backend.grammar.sources import (
 )
 from backend.grammar.vocabulary import compile_matcher, slices_of, vocabulary_of
 from backend.machine import threads
-from backend.text import Tokenizer
+from backend.tokenizer import Tokenizer
 from backend.types import Proposal
 
 if TYPE_CHECKING:

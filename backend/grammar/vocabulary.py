@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 
 from backend.errors import DerbyError
 from backend.grammar.sources import GrammarSource
-from backend.text import ByteTokenizer, HfTokenizer, Tokenizer
+from backend.tokenizer import ByteTokenizer, HfTokenizer, Tokenizer
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer

@@ -32,7 +32,7 @@ from backend.racing.caches import require_cache, restore, save_cache
 from backend.racing.models import LoadedModels, Say
 from backend.strategies.column import Column
 from backend.strategies.declaration import DrafterInputs
-from backend.text import positions_for, prompt_tokens, require_same_vocabulary
+from backend.tokenizer import positions_for, prompt_tokens, require_same_vocabulary
 from backend.types import Layers, ModelSpec, Request
 
 

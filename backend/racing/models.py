@@ -32,7 +32,7 @@ from backend.models.files import (
     model_folder,
     stored_precision,
 )
-from backend.text import require_template
+from backend.tokenizer import require_template
 from backend.types import Layers, ModelSpec
 
 #: Overrides the budget; in bytes.

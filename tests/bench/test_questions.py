@@ -21,7 +21,7 @@ from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import parse_column
-from backend.text import HfTokenizer
+from backend.tokenizer import HfTokenizer
 from backend.types import ModelSpec, Request
 
 #: A line of Spec-Bench's file, of SPEED-Bench's as it is published, and as its own script makes it.

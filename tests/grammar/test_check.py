@@ -23,7 +23,7 @@ from backend.grammar.check import MAX_TEXT, Fit, StoppedError, check, judge_apar
 from backend.grammar.constraint import GrammarCompiler, bounded
 from backend.grammar.sources import GrammarSource, Kind, shipped
 from backend.racing.hosts import cause_of_death
-from backend.text import ByteTokenizer
+from backend.tokenizer import ByteTokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
 GOOD = GrammarSource("lark", 'start: "a" /[0-9]+/', "good")

@@ -20,7 +20,7 @@ from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import parse_column
-from backend.text import ByteTokenizer, HfTokenizer
+from backend.tokenizer import ByteTokenizer, HfTokenizer
 from backend.types import ModelSpec, Proposal, Request, Sampling
 
 EOS = ByteTokenizer.EOS

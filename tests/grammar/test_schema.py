@@ -14,7 +14,7 @@ from llguidance import LLMatcher
 from backend.grammar.schema import Judgement, judge
 from backend.grammar.sources import GrammarSource, definition_of
 from backend.grammar.vocabulary import compile_matcher, vocabulary_of
-from backend.text import ByteTokenizer
+from backend.tokenizer import ByteTokenizer
 
 BYTES = vocabulary_of(ByteTokenizer())
 CAT = {"properties": {"kind": {"const": "cat", "default": "cat"}, "n": {"type": "integer"}}}

@@ -24,7 +24,7 @@ from backend.grammar.sources import (
     shipped,
 )
 from backend.grammar.vocabulary import compile_matcher, vocabulary_of
-from backend.text import ByteTokenizer
+from backend.tokenizer import ByteTokenizer
 
 
 def lark(text: str) -> GrammarSource:

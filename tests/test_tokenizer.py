@@ -15,13 +15,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from small_tokenizer import sentencepiece_like, small_tokenizer
 
+from backend.decoding.text_stream import TextStream
 from backend.errors import DerbyError
 from backend.grammar.constraint import closing_tag
-from backend.text import (
+from backend.tokenizer import (
     ByteTokenizer,
     Detokenizer,
     HfTokenizer,
-    TextStream,
     require_same_vocabulary,
     require_template,
 )
