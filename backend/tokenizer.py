@@ -143,17 +143,6 @@ class Tokenizer(ABC):
         return {"tokenizer": self.fingerprint, "ends": ends, "parts": self.parts, "notes": notes}
 
 
-NO_TEMPLATE = "This model has no chat template: switch the template off (--raw)."
-
-
-def require_template(folder: Path) -> None:
-    """Raise DerbyError for a model whose files hold no chat template, before it is loaded."""
-    config = folder / "tokenizer_config.json"
-    stated = config.is_file() and '"chat_template"' in config.read_text("utf-8", "replace")
-    if not stated and not any(folder.glob("*chat_template*")):
-        raise DerbyError(NO_TEMPLATE)
-
-
 def prompt_tokens(tokenizer: Tokenizer, request: Request) -> list[int]:
     """What every column of a request reads before it answers. Raises DerbyError: see `encode`."""
     return tokenizer.encode(
@@ -210,7 +199,7 @@ class HfTokenizer(Tokenizer):
 
     def _rendered(self, messages: Messages, **options: bool) -> str:
         if not self.fast.chat_template:
-            raise DerbyError(NO_TEMPLATE)
+            raise DerbyError("This model has no chat template: switch the template off (--raw).")
         return self._filled(messages, self.parts, add_generation_prompt=True, **options)
 
     def _filled(self, messages: Messages, parts: bool, **options: bool) -> str:  # noqa: FBT001

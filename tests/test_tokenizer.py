@@ -23,7 +23,6 @@ from backend.tokenizer import (
     Detokenizer,
     HfTokenizer,
     require_same_vocabulary,
-    require_template,
 )
 from backend.types import Request
 
@@ -415,19 +414,6 @@ def test_a_template_that_knows_thinking_switches_it(
     off, on, plain = (tokenizer.encode("Hi", chat=True, thinking=t) for t in ("off", "on", ""))
     assert plain == {"on": on, "off": off}[usual]
     assert [closing_tag(prompt, tokenizer.piece) for prompt in (off, on)] == ["", "</think>"]
-
-
-@pytest.mark.parametrize("kind", ["json", "jinja"])
-def test_a_template_may_have_a_file_of_its_own(tmp_path: Path, kind: str) -> None:
-    saved = chat_tokenizer()
-    template, saved.chat_template = saved.chat_template, None
-    saved.save_pretrained(tmp_path)
-    with pytest.raises(DerbyError, match="--raw"):
-        require_template(tmp_path)
-    content = json.dumps({"chat_template": template}) if kind == "json" else template
-    (tmp_path / f"chat_template.{kind}").write_text(content)
-    require_template(tmp_path)
-    assert HfTokenizer(tmp_path, frozenset(), 300).encode("a", chat=True)
 
 
 def test_a_template_that_does_not_know_thinking_says_so(tmp_path: Path) -> None:

@@ -25,15 +25,11 @@ _SUFFIXES: dict[str, Kind] = {
     ".gbnf": "gbnf",
 }
 
-#: What turns the order of shown text around, so that a grammar reads as what it is not; and NUL.
-_UNSEEN = re.compile("[\0\u202a-\u202e\u2066-\u2069]")
-
 
 @dataclass(frozen=True, slots=True)
 class GrammarSource:
-    """A grammar as it was written; a Lark one starts at the rule `start`. A byte order mark before
-    the text does not count. Raises DerbyError if it is empty, too long, of an unknown kind, or
-    contains characters that hide or reorder text.
+    """A grammar as it was written; a Lark one starts at the rule `start`. Raises DerbyError if it
+    is empty, too long or of an unknown kind.
     """
 
     kind: Kind
@@ -41,13 +37,10 @@ class GrammarSource:
     name: str
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "text", self.text.removeprefix("\ufeff"))
         if self.kind not in get_args(Kind):
             raise unknown("kind of grammar", self.kind, get_args(Kind))
         if not self.text.strip():
             raise DerbyError("The grammar is empty: write one or choose a ready-made one.")
-        if unseen := _UNSEEN.search(self.text):
-            raise invalid_character("grammar", self.text, unseen.start())
         check_range("grammar size", self.bytes, 1, MAX_BYTES)
 
     @property
@@ -75,30 +68,20 @@ def grammar_from_file(path: Path) -> GrammarSource:
     for suffix, kind in _SUFFIXES.items():
         if path.name.endswith(suffix):
             try:
-                text = path.read_text(encoding="utf-8")
+                text = path.read_text(encoding="utf-8-sig")
             except (OSError, UnicodeDecodeError) as error:
                 raise DerbyError(f"Cannot read the grammar {path}: {error}.") from error
             return GrammarSource(kind, text, path.name.removesuffix(suffix))
     raise unknown("kind of grammar", path.name, _SUFFIXES)
 
 
-#: What matters here of a Lark text. Only attributes stand before "=": with two of these llguidance
-#: cannot roll back, and nobody reads the third.
-_LEXEME = re.compile(
-    r"""(?:\#|//).* | "(?:\\.|[^"\\\n])*" | /(?:\\.|[^/\\])+/
-    | \b(?P<attribute>max_tokens|stop|temperature)\s*=
-    | (?P<special><[^<>\s]+>)""",
-    re.VERBOSE,
-)
 #: "%import sql" alone on its line: the rule `sql` is the shipped grammar of that name.
 _IMPORT = re.compile(r"(?m)^%import[ \t]+([a-z_]+)[ \t]*\r?$")
-#: A token by its number, forced and rolled back, is confused with its text by llguidance.
-_UNFORCED = '\n%llguidance {"no_forcing": true}'
 #: A name that no grammar of one part has.
 _BODY = "body"
 
-#: Where its words repeat the grammar's lines, and how many characters a sentence repeats.
-_EXCERPT = re.compile(r"\n\s*\d+ \|")
+#: Where its words end or repeat the grammar's lines, and how many characters a sentence repeats.
+_EXCERPT = re.compile(r"\n(\s*\d+ \||<non-verbose/>)")
 _LONGEST = 120
 
 
@@ -151,33 +134,13 @@ def between(source: GrammarSource, lead: str, behind: str, closing: str = "") ->
 
 def composed(text: str) -> str:
     """A Lark text with the shipped grammars that it imports as rules behind its last line, so that
-    its own lines keep their numbers. Raises DerbyError for an import of another, and attributes
-    that cannot be followed.
+    its own lines keep their numbers. Raises DerbyError for an import of another.
     """
-    numbered = False
-    for lexeme in _LEXEME.finditer(text):
-        if name := lexeme["attribute"]:
-            raise DerbyError(
-                f"The rule attribute {name} cannot be followed here: leave it out, and limit a "
-                "text by a regular expression such as /[a-z]{1,20}/."
-            )
-        numbered |= (lexeme["special"] or "").startswith("<[")
     names = dict.fromkeys(_IMPORT.findall(text))
     for name in names:
         if name not in shipped():
             raise unknown("grammar", name, shipped())
-    rules = [f"\n{name}: {_body(shipped()[name])}" for name in names]
-    if numbered:
-        rules.append(_UNFORCED)
-    return _IMPORT.sub("", text) + "".join(rules)
-
-
-def special_tokens(source: GrammarSource) -> list[str]:
-    """The tokens of a model's that a Lark grammar names, such as <|im_start|> and <[9690]>."""
-    if source.kind != "lark":
-        return []
-    names = (lexeme["special"] for lexeme in _LEXEME.finditer(source.text))
-    return list(dict.fromkeys(name for name in names if name))
+    return _IMPORT.sub("", text) + "".join(f"\n{name}: {_body(shipped()[name])}" for name in names)
 
 
 def _body(source: GrammarSource) -> str:
@@ -192,14 +155,9 @@ def _body(source: GrammarSource) -> str:
 
 
 def regex_literal(pattern: str) -> str:
-    """Write a regular expression as Lark does, between slashes.
-
-    Raises DerbyError for one that ends in half an escape.
-    """
+    """A regular expression as Lark writes it, between slashes."""
     from llguidance import regex_to_lark
 
-    if (len(pattern) - len(pattern.rstrip("\\"))) % 2:
-        raise invalid_character("regular expression", pattern, len(pattern) - 1)
     return f"/{regex_to_lark(pattern)}/"
 
 
