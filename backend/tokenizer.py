@@ -47,14 +47,12 @@ class Detokenizer:
 class Tokenizer(ABC):
     """`eos_ids`: every token that ends a text. `start_id`: what stands before a text that nothing
     precedes, the token that begins a text, else one that ends one; None if there is neither.
-    `parts`: the chat template takes the content of a message as a list of parts. `notes`: what to
-    know of how its model reads and ends, a clause each.
+    `notes`: what to know of how its model reads and ends, a clause each.
     """
 
     vocab_size: int
     eos_ids: frozenset[int]
     start_id: int | None
-    parts: bool = False
     notes: tuple[str, ...] = ()
 
     def encode(
@@ -140,7 +138,7 @@ class Tokenizer(ABC):
     def facts(self) -> dict[str, Any]:
         """What a race tells of it when a column starts: see Started."""
         ends, notes = sorted(self.eos_ids), list(self.notes)
-        return {"tokenizer": self.fingerprint, "ends": ends, "parts": self.parts, "notes": notes}
+        return {"tokenizer": self.fingerprint, "ends": ends, "notes": notes}
 
 
 def prompt_tokens(tokenizer: Tokenizer, request: Request) -> list[int]:
@@ -179,9 +177,8 @@ class HfTokenizer(Tokenizer):
         self._added = frozenset(added)
         self._special = {i: token.content for i, token in added.items() if token.special}
         self._texts: dict[int, str] = {}
-        self.parts, ends = self._probed()
         begin, end = self.fast.bos_token_id, self.fast.eos_token_id
-        more = ({*ends, end} - {None}) - eos_ids
+        more = ({*self._template_ends(), end} - {None}) - eos_ids
         self.eos_ids = eos_ids | more
         self.start_id = min(self.eos_ids, default=None) if begin is None else begin
         if eos_ids and more:
@@ -200,27 +197,18 @@ class HfTokenizer(Tokenizer):
     def _rendered(self, messages: Messages, **options: bool) -> str:
         if not self.fast.chat_template:
             raise DerbyError("This model has no chat template: switch the template off (--raw).")
-        return self._filled(messages, self.parts, add_generation_prompt=True, **options)
+        return self.fast.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=True, **options
+        )
 
-    def _filled(self, messages: Messages, parts: bool, **options: bool) -> str:  # noqa: FBT001
-        """The chat template with these messages."""
-        chat: list[dict[str, Any]] = [*messages]
-        if parts:
-            chat = [m | {"content": [{"type": "text", "text": m["content"]}]} for m in messages]
-        return self.fast.apply_chat_template(chat, tokenize=False, **options)
-
-    def _probed(self) -> tuple[bool, Iterable[int]]:
-        """Whether the chat template takes content as parts, as those of models that also read
-        images do, which lose a mere text; and the special token that it puts behind an answer.
-        """
-        chat = chat_messages(((PROBE, PROBE),), "")[:-1]
-        for parts in (False, True):
-            with suppress(Exception):  # a template may refuse anything
-                text = self._filled(chat, parts)
-                if text.count(PROBE) == 2:
-                    behind = self._bare(text.rpartition(PROBE)[2].strip())
-                    return parts, self._special.keys() & behind[:1]
-        return False, ()
+    def _template_ends(self) -> Iterable[int]:
+        """The special token that the chat template puts behind an answer."""
+        with suppress(Exception):  # a template may refuse anything
+            chat = chat_messages(((PROBE, PROBE),), "")[:-1]
+            text = str(self.fast.apply_chat_template(chat, tokenize=False))
+            if text.count(PROBE) == 2:
+                return self._special.keys() & self._bare(text.rpartition(PROBE)[2].strip())[:1]
+        return ()
 
     def encode_plain(self, text: str) -> list[int]:
         return list(self._middle.encode(text, add_special_tokens=False).ids)
@@ -341,9 +329,6 @@ def _load(folder: Path) -> Any:
 
             try:
                 fast = PreTrainedTokenizerFast.from_pretrained(folder, trust_remote_code=False)
-                processors = folder / "chat_template.json"  # as older models have it
-                if not fast.chat_template and processors.is_file():
-                    fast.chat_template = json.loads(processors.read_bytes())["chat_template"]
             except Exception as error:  # whatever its makers wrote
                 why = f"{' '.join(f'{type(error).__name__}: {error}'.split()):.100}"
     if why:

@@ -82,27 +82,27 @@ def check(source: GrammarSource, text: str = "", deadline: float = DEADLINE) -> 
     `deadline` in seconds of processor time.
     """
     check_range("text length", len(text), 0, MAX_TEXT)
-    return Fit(**_asked({"grammar": asdict(source), "text": text, "deadline": deadline}))
+    return Fit(**_reply({"grammar": asdict(source), "text": text, "deadline": deadline}))
 
 
 def judge_apart(schema: str, text: str, deadline: float = DEADLINE) -> Judgement:
     """Judge `text` under a JSON Schema. Raises nothing that the two can cause."""
     try:
-        return Judgement(**_asked({"schema": schema, "text": text, "deadline": deadline}))
+        return Judgement(**_reply({"schema": schema, "text": text, "deadline": deadline}))
     except DerbyError as error:
         return Judgement("unchecked", str(error).rstrip("."))
 
 
-def _asked(request: dict[str, Any]) -> dict[str, Any]:
+def _reply(request: dict[str, Any]) -> dict[str, Any]:
     """The child's reply. Raises DerbyError for what is wrong, and if nothing was found out."""
-    reply = _reply(json.dumps(request))
+    reply = _child_reply(json.dumps(request))
     if "wrong" in reply:
         raise DerbyError(reply["wrong"])
     return reply
 
 
 @lru_cache(maxsize=64)
-def _reply(request: str) -> dict[str, Any]:
+def _child_reply(request: str) -> dict[str, Any]:
     """Remembered, what is wrong too: columns of one race share a grammar."""
     try:
         child = subprocess.run(
@@ -123,7 +123,7 @@ def _reply(request: str) -> dict[str, Any]:
     return {"wrong": str(too_much())}
 
 
-def _replied(request: dict[str, Any]) -> dict[str, Any]:
+def _evaluate(request: dict[str, Any]) -> dict[str, Any]:
     if "schema" in request:
         return asdict(judge(request["schema"], request["text"]))
     try:
@@ -173,7 +173,7 @@ def main() -> None:
     reply = os.dup(1)
     os.dup2(2, 1)  # whatever native code prints is no part of the reply
     _limit(request["deadline"])
-    os.write(reply, json.dumps(_replied(request)).encode())
+    os.write(reply, json.dumps(_evaluate(request)).encode())
 
 
 if __name__ == "__main__":
