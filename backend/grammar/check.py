@@ -21,7 +21,7 @@ from typing import Any
 
 from backend.errors import DerbyError, check_range
 from backend.grammar.schema import Judgement, Verdict, judge
-from backend.grammar.sources import GrammarSource, definition_of, refusal, too_much
+from backend.grammar.sources import GrammarSource, definition_of, refusal
 from backend.grammar.vocabulary import compile_matcher, vocabulary_of
 from backend.tokenizer import ByteTokenizer
 
@@ -120,7 +120,10 @@ def _child_reply(request: str) -> dict[str, Any]:
         return json.loads(child.stdout)
     if child.returncode == -getattr(signal, "SIGKILL", 9):  # no native code's own doing
         raise DerbyError("The check of the grammar was killed: try again.")
-    return {"wrong": str(too_much())}
+    return {
+        "wrong": "The grammar takes too much time or memory: simplify it, and give every rule a "
+        "way to end."
+    }
 
 
 def _evaluate(request: dict[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,5 @@
-"""A JSON Schema as llguidance is to read it, and the judge of the finished text.
-
-llguidance goes without the keywords and formats that it does not know, and names them; the judge,
-another library, decides on the whole text.
+"""The judge of a finished text by its JSON Schema: llguidance goes without the keywords and formats
+that it does not know, and names them; another library decides on the whole text.
 """
 
 from __future__ import annotations
@@ -11,26 +9,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Literal
 
-#: At most one space, or a line break and an indent, wherever JSON allows white space: a small model
-#: that may write one more space for ever will. A schema's own `x-guidance` layout wins.
-_LAYOUT: Any = {"whitespace_pattern": r" |\r?\n( {0,32}|\t{0,16})"}
-#: What llguidance does not know, or not for sure, is left to the judge.
-_JUDGED: Any = {"lenient": True, "coerce_one_of": True}
-#: Without \u, which JSON needs for a few control characters alone: a declared name could be
-#: spelled with it, as one that is not declared.
-_ESCAPES: Any = {"json_allowed_escapes": 'nrbtf\\"'}
-
 Verdict = Literal["valid", "invalid", "unchecked"]
 _LONGEST_WHY = 200
-
-
-def read(text: str) -> Any:
-    """A JSON Schema's text for llguidance, with its layout. Raises ValueError for what is none."""
-    from llguidance import LLMatcher
-
-    layout = {} if "whitespace_flexible" in text else _LAYOUT
-    grammar = LLMatcher.grammar_from_json_schema(text, _JUDGED | layout, _ESCAPES)
-    return json.loads(grammar)["grammars"][0]["json_schema"]
 
 
 @dataclass(frozen=True, slots=True)
