@@ -129,6 +129,7 @@ def test_finished_exactly_when_only_the_end_may_follow() -> None:
     assert not ended.finished()
     ended.advance([EOS, 97])
     assert ended.finished()
+    assert ended.text() == "ab"
     assert not ended.forced(8)
     assert ended.cut(Proposal.chain(spelled(","))).tokens == ()
     assert set(np.flatnonzero(root_mask(ended))) == WIDE.eos_ids
