@@ -193,23 +193,23 @@ class Proposal:
     forced: int = 0  # first tokens, a chain: a constraint's only legal continuation
     calls: int = 0  # passes of a draft model that it took
     draws: Mapping[tuple[int, ...], Draw] = field(default_factory=dict, compare=False)  # by path
-    by: tuple[str, ...] = field(default=(), compare=False)  # who proposed each drafted token
+    by: tuple[str, ...] = field(default=(), compare=False)  # who proposed each verified token
 
     @property
-    def drafted(self) -> int:
+    def verified(self) -> int:
         """Number of tokens that verification may accept; they come first."""
         return len(self.tokens) - self.scratch
 
     @property
-    def guessed(self) -> int:
+    def drafted(self) -> int:
         """Number of those that no constraint forces."""
-        return self.drafted - self.forced
+        return self.verified - self.forced
 
     @property
     def paths(self) -> list[tuple[int, ...]]:
-        """Of each drafted token, the tokens from the root's next to it."""
+        """Of each verified token, the tokens from the root's next to it."""
         paths: list[tuple[int, ...]] = []
-        for token, parent in zip(self.tokens[: self.drafted], self.parents, strict=False):
+        for token, parent in zip(self.tokens[: self.verified], self.parents, strict=False):
             paths.append((*paths[parent], token) if parent >= 0 else (token,))
         return paths
 
@@ -228,8 +228,8 @@ class Proposal:
 
     @property
     def proposers(self) -> tuple[str, ...]:
-        """Who proposed each drafted token, "" of those of whom nobody says."""
-        return self.by or ("",) * self.drafted
+        """Who proposed each verified token, "" of those of whom nobody says."""
+        return self.by or ("",) * self.verified
 
     @staticmethod
     def chain(tokens: Sequence[int], calls: int = 0) -> "Proposal":
@@ -238,15 +238,17 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one step committed: `tokens`, of which the first ones were proposed, at the indices
-    `path` of `proposal`, which was verified. `logits` are float32 [1 + drafted + feedback, V].
-    `draft_seconds`: what proposing took on the column's clock.
+    """What verifying `proposal` came to: `tokens`, of which the first ones were proposed, at its
+    indices `path`, and behind them the target's own. Those behind the end of the text are left out.
+    `gaps`: how far each one's score lay above the runner-up's. `logits` are float32
+    [1 + verified + feedback, V]. `draft_seconds`: what proposing took on the column's clock.
     """
 
     tokens: tuple[int, ...]
     path: tuple[int, ...]
     proposal: Proposal
     logits: Logits
+    gaps: tuple[float, ...] = ()
     draft_seconds: float = 0.0
 
     @property
@@ -257,7 +259,7 @@ class Outcome:
     @property
     def feedback(self) -> Logits:
         """The logits that a drafter asked for, [proposal.feedback, V]."""
-        return self.logits[1 + self.proposal.drafted :]
+        return self.logits[1 + self.proposal.verified :]
 
 
 def chain_parents(n: int) -> tuple[int, ...]:

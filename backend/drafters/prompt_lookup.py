@@ -64,9 +64,6 @@ class PromptLookup(Drafter):
         """See which of the last guesses were right, verified or not."""
         self._acceptance.learn_all(self.guesses, outcome.decided)
         self.guesses = ()
-        unwritten = outcome.proposal.forced - len(outcome.tokens)
-        if unwritten > 0:  # the text ended within what a grammar forces, and may go on otherwise
-            self.rewind(len(self._text) - unwritten)
 
     def _chain(self, depth: int) -> list[Guess]:
         """What the best match promises, `depth` tokens."""

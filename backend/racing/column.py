@@ -65,7 +65,7 @@ class ColumnRun:
     def events(self) -> Generator[Event | None]:
         """Every event. Raises what the column cannot do: DerbyError, or a library's error."""
         library = self.column.strategy.library
-        yield from self._own_events() if library is None else self._library_events(library)
+        return self._own_events() if library is None else self._library_events(library)
 
     def _own_events(self) -> Generator[Event]:
         column, request, clock, index = self.column, self.request, self.clock, self.index

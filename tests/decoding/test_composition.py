@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from loop_runs import run
 
-from backend.decoding.seams import Masks
+from backend.decoding.seams import NOTHING, Drafter, Masks
 from backend.engines.fake import FakeEngine, FakeSession
 from backend.events import Event, Step
 from backend.grammar.constraint import GrammarConstraint
@@ -142,6 +142,32 @@ def test_a_draft_goes_on_behind_forced_tokens() -> None:
             == ["forced"] * forced + ["drafted"] * step.accepted
         )
         assert step.rows >= 1 + forced + step.drafted
+
+
+class Mirror(Drafter):
+    """Proposes nothing, and has the text as its calls tell of it."""
+
+    def __init__(self) -> None:
+        self.text: list[int] = []
+
+    def propose(self, context: Sequence[int], budget: int) -> Proposal:
+        self.text += context[len(self.text) :]
+        assert self.text == list(context)
+        return NOTHING
+
+    def rewind(self, length: int) -> None:
+        del self.text[length:]
+
+
+def test_forced_tokens_that_are_never_written_are_taken_back() -> None:
+    """A drafter has seen them already, and a program may go on otherwise."""
+    engine, mirror = FakeEngine(), Mirror()
+    source = GrammarSource("lark", 'start: /[a-z]/ "abcdef"', "test")
+    request = Request("Say", 20, chat=False, stop=("bc",))
+    constraint = compile_grammar(source, engine.tokenizer)
+    column = run(engine, request, mirror, b"Say", constraint=constraint)
+    assert bytes(column.tokens[1:]) == b"abc"
+    assert mirror.text == [*b"Say", *column.tokens]
 
 
 def test_a_text_that_is_cut_says_what_the_grammar_still_wanted() -> None:

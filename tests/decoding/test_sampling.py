@@ -23,6 +23,7 @@ from backend.decoding.sampling import (
 from backend.decoding.verification import verify
 from backend.types import Proposal, Sampling
 
+NO_LOGITS = np.zeros((0, 3), np.float32)
 SEEDS = st.integers(0, 2**63 - 1)
 POSITIONS = st.integers(0, 10**6)
 # Few distinct values, so that ties are common; far enough apart that no rounding decides.
@@ -37,7 +38,7 @@ def test_noise_depends_on_seed_and_position_only(
     first = noise(seed, position, size)
     np.random.default_rng(seed).random(7)  # whatever else draws numbers changes nothing
     assert np.array_equal(first, noise(seed, position, size))
-    np.testing.assert_allclose(noise(seed, position, size + more)[:size], first, rtol=1e-12)
+    np.testing.assert_allclose(noise(seed, position, size + more)[:size], first, rtol=1e-6)
     assert not np.array_equal(first, noise(seed, position + 1, size))
     assert not np.array_equal(first, noise(seed ^ 1, position, size))
 
@@ -64,7 +65,7 @@ def test_greedy_is_the_first_largest_allowed_score_whatever_else_is_set(
     assert sampler.choose(logits, 3).token == scores.index(max(scores))
     best = max(score for score, ok in zip(scores, allowed, strict=True) if ok)
     expected = [s == best and ok for s, ok in zip(scores, allowed, strict=True)].index(True)
-    assert sampler.choose(logits, 3, np.array(allowed)).token == expected
+    assert sampler.choose(logits, 3, mask=np.array(allowed)).token == expected
 
 
 def slow_truncate(scores: Sequence[float], wanted: Sampling) -> tuple[set[int], float]:
@@ -165,7 +166,7 @@ def test_only_allowed_tokens_are_ever_chosen(
     assume(any(allowed))
     wanted = Sampling(temperature, top_k, top_p, seed)
     sampler = Sampler(wanted)
-    choice = sampler.choose(np.array(scores, np.float32), 11, np.array(allowed))
+    choice = sampler.choose(np.array(scores, np.float32), 11, mask=np.array(allowed))
     ruled = [s if ok else -np.inf for s, ok in zip(scores, allowed, strict=True)]
     assert allowed[choice.token]
     assert choice.gap >= 0
@@ -209,20 +210,20 @@ def test_verification_accepts_a_path_that_the_model_would_have_written(
         asked.append((row, depth))
         return Choice(token_after(branch(proposal, row - 1)), 1.0)
 
-    verdict = verify(proposal, sample)
-    chosen = tuple(choice.token for choice in verdict.choices)
+    verdict = verify(proposal, NO_LOGITS, sample)
+    chosen = verdict.tokens
     truth: tuple[int, ...] = ()
     for _ in chosen:
         truth += (token_after(truth),)
     assert chosen == truth
-    assert len(chosen) == len(verdict.rows) + 1
+    assert len(chosen) == len(verdict.path) + 1
     above = -1
-    for row in verdict.rows:
+    for row in verdict.path:
         assert row < proposal.drafted
         assert proposal.parents[row] == above
         above = row
     assert branch(proposal, above) == chosen[:-1]
-    assert asked == [(row + 1, depth) for depth, row in enumerate((-1, *verdict.rows))]
+    assert asked == [(row + 1, depth) for depth, row in enumerate((-1, *verdict.path))]
     drafted = [branch(proposal, row) for row in range(proposal.drafted)]
     if len(set(drafted)) == len(drafted):  # no duplicates: it is the longest such path, too
         assert chosen not in drafted
@@ -240,10 +241,9 @@ def test_the_runner_up_is_what_would_be_chosen_without_the_best(
     logits: list[float], temperature: float, seed: int
 ) -> None:
     sampler, scores = Sampler(Sampling(temperature, seed=seed)), np.array(logits, dtype=np.float32)
-    pair, choice = sampler.choose_two(scores, 5), sampler.choose(scores, 5)
-    assert (pair.token, pair.gap) == choice
-    without = np.arange(len(logits)) != pair.token
-    assert pair.second == sampler.choose(scores, 5, without).token
+    choice = sampler.choose(scores, 5)
+    without = np.arange(len(logits)) != choice.token
+    assert choice.second == sampler.choose(scores, 5, mask=without).token
 
 
 @given(st.integers(0, 2**63 - 1), st.integers(0, 99), st.sampled_from([0.0, 0.8]))
@@ -255,6 +255,6 @@ def test_a_part_of_the_vocabulary_has_the_same_noise(
     scores = np.full(300, -np.inf, dtype=np.float32)
     scores[among] = np.random.default_rng(seed % 1000).normal(size=len(among))
     sampler = Sampler(Sampling(temperature, seed=seed))
-    whole = sampler.choose_two(scores, position)
-    part = sampler.choose_two(scores[among], position, among, 300)
+    whole = sampler.choose(scores, position)
+    part = sampler.choose(scores[among], position, among=among, size=300)
     assert (among[part.token], part.gap, among[part.second]) == whole[:3]

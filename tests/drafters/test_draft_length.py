@@ -147,7 +147,7 @@ def test_a_draft_that_is_never_right_is_asked_once_in_a_while(call: float, most:
     for _ in range(400):
         proposal = drafter.propose(text, 99)
         wrong = (proposal.tokens[0] + 1) % 200 if proposal.tokens else 7
-        result = Outcome((wrong,), (), proposal, NO_LOGITS, proposal.calls * call)  # type: ignore[arg-type]
+        result = Outcome((wrong,), (), proposal, NO_LOGITS, draft_seconds=proposal.calls * call)  # type: ignore[arg-type]
         drafter.observe(result)
         calls.append(proposal.calls > 0)
         text.append(wrong)

@@ -92,15 +92,6 @@ def test_a_text_that_is_cut_back_is_not_indexed_again(monkeypatch: pytest.Monkey
     assert sum(visited) == 4
 
 
-def test_what_a_grammar_forces_is_not_taken_for_written() -> None:
-    """A text may end within forced tokens (a stop string), and a program goes on otherwise."""
-    drafter = PromptLookup(DraftLength(3), 2)
-    forced = [5, 6, 7]
-    proposal = drafter.propose([1, 2, *forced], 9).behind(forced)
-    drafter.observe(Outcome((5,), (0,), proposal, np.zeros((0, 1), np.float32)))
-    assert drafter.propose([1, 2, 5, 8, 1, 2, 5], 9).tokens == (8, 1, 2)
-
-
 # A whole model, which reads tokens alone ----------------------------------------------------------
 
 
