@@ -165,19 +165,12 @@ class ModelSpec:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Draw:
-    """How a draft drew a token. `probabilities`, float32 [n], are those of the tokens in `support`,
-    int64 [n] ascending ids (None: of 0..n-1); no other could be drawn. `index` is the drawn one's
-    place in them.
+    """The token that a draft drew, and the probabilities of tokens 0..n-1, float32 [n]; no other
+    could be drawn.
     """
 
-    index: int
+    token: int
     probabilities: NDArray[np.float32]
-    support: NDArray[np.int64] | None = None
-
-    @property
-    def token(self) -> int:
-        """Its id."""
-        return self.index if self.support is None else int(self.support[self.index])
 
 
 @dataclass(frozen=True, slots=True)

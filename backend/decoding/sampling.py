@@ -71,20 +71,14 @@ def numbers(seed: int, position: int, purpose: int, serial: int) -> np.random.Ge
     return np.random.Generator(np.random.Philox(key=key, counter=counter))
 
 
-def penalize(
-    scores: Logits,
-    seen: Sequence[int] | NDArray[np.int64],
-    penalty: float,
-    among: NDArray[np.int64] | None = None,
-) -> None:
+def penalize(scores: Logits, seen: Sequence[int] | NDArray[np.int64], penalty: float) -> None:
     """Make the tokens that a text has `seen` less likely (arXiv 1909.05858), in place: their scores
-    are divided by the penalty, negative ones multiplied. `among`: the ids of the scores [V],
-    ascending; None: 0..V-1.
+    [V] are divided by the penalty, negative ones multiplied.
     """
     ids = np.asarray(seen, dtype=np.int64)
-    places = ids[ids < scores.size] if among is None else np.flatnonzero(np.isin(among, ids))
-    before = scores[places]
-    scores[places] = np.where(before < 0, before * penalty, before / penalty)
+    ids = ids[ids < scores.size]
+    before = scores[ids]
+    scores[ids] = np.where(before < 0, before * penalty, before / penalty)
 
 
 def probabilities(scores: Logits, sampling: Sampling) -> NDArray[np.float32]:
@@ -134,24 +128,16 @@ class Sampler:
         self._noise = lru_cache(maxsize=32)(noise)
 
     def choose(
-        self,
-        logits: Logits,
-        position: int,
-        *,
-        mask: NDArray[np.bool_] | None = None,
-        among: NDArray[np.int64] | None = None,
-        size: int = 0,
+        self, logits: Logits, position: int, mask: NDArray[np.bool_] | None = None
     ) -> Choice:
         """Choose the token at `position` (the prompt's first is 0) from float32 logits [V].
 
-        `mask`, bool [V], says what is allowed; at least one token must be. With `among`, logits
-        [len(among)] are those of these ids, ascending, of `size`; the result holds indices into it.
+        `mask`, bool [V], says what is allowed; at least one token must be.
         """
         scores = logits if mask is None else np.where(mask, logits, np.float32(-np.inf))
         if self.sampling.temperature >= COLDEST:
-            gumbel = self._noise(self.sampling.seed, position, size or scores.size)
             scores = truncate(scores, self.sampling) / np.float32(self.sampling.temperature)
-            scores += gumbel if among is None else gumbel[among]
+            scores += self._noise(self.sampling.seed, position, scores.size)
         best = int(scores.argmax())
         parts = ((0, scores[:best]), (best + 1, scores[best + 1 :]))
         others = [start + int(part.argmax()) for start, part in parts if part.size]
@@ -169,21 +155,14 @@ class IndependentSampler:
         self.sampling = sampling
         self._draws = 0
 
-    def choose(
-        self,
-        logits: Logits,
-        position: int,
-        *,
-        among: NDArray[np.int64] | None = None,
-        size: int = 0,
-    ) -> Choice:
+    def choose(self, logits: Logits, position: int) -> Choice:
         """See Sampler; there is no runner-up."""
         self._draws += 1
         drawn = numbers(self.sampling.seed, position, DRAFTING, self._draws)
         chances = probabilities(logits, self.sampling)
         token, largest = draw_from(chances, drawn.random()), float(chances.max())
         odds = largest / max(1 - largest, 1e-9)
-        return Choice(token, log(odds), draw=Draw(token, chances, among))
+        return Choice(token, log(odds), draw=Draw(token, chances))
 
 
 #: What chooses the tokens of a draft.

@@ -47,7 +47,7 @@ class Verifier:
 
         def sample(row: int, depth: int) -> Choice:
             mask = allowed[row] if allowed.size else None
-            return sampler.choose(logits[row], position + depth, mask=mask)
+            return sampler.choose(logits[row], position + depth, mask)
 
         return verify(proposal, logits, sample)
 
@@ -106,17 +106,12 @@ def _examine(target: NDArray[np.float32], draw: Draw, drawn: np.random.Generator
     """The token to commit where `draw` is proposed and p is `target`, float32 [V]. A token that
     only rounding rejects, since no residual remains, passes.
     """
-    if drawn.random() * draw.probabilities[draw.index] < target[draw.token]:
+    if drawn.random() * draw.probabilities[draw.token] < target[draw.token]:
         return draw.token
     residual = target.copy()
-    residual[_places(draw)] -= draw.probabilities
+    residual[: draw.probabilities.size] -= draw.probabilities
     np.maximum(residual, 0, out=residual)
     return draw_from(residual, drawn.random()) if residual.any() else draw.token
-
-
-def _places(draw: Draw) -> slice | NDArray[np.int64]:
-    """Where the tokens that could be drawn stand in the target's distribution."""
-    return slice(draw.probabilities.size) if draw.support is None else draw.support
 
 
 def verify(proposal: Proposal, logits: Logits, sample: Callable[[int, int], Choice]) -> Outcome:

@@ -75,10 +75,8 @@ class DraftLength:
 
     branches = False
 
-    def __init__(self, k: int, *, trees: bool = True) -> None:
-        """`trees`: whether the target checks a tree of guesses, or but a chain."""
+    def __init__(self, k: int) -> None:
         self.most = k
-        self._trees = trees
 
     def best(self, chances: Sequence[float], calls: int = 0) -> tuple[float, int]:
         """What the best round of such guesses earns, the most probable first, and how many of them
@@ -95,12 +93,6 @@ class DraftLength:
         its parent, so parents come first.
         """
         best = sorted(guesses, key=lambda guess: (-guess.chance, len(guess.path)))
-        if not self._trees:
-            chain: list[Guess] = []
-            for guess in best:
-                if guess.path[:-1] == (chain[-1].path if chain else ()):
-                    chain.append(guess)
-            best = chain
         best = best[: self.best([guess.chance for guess in best])[1]]
         rows = {guess.path: row for row, guess in enumerate(best)}
         return Proposal(
@@ -126,9 +118,9 @@ class AdaptiveDraftLength(DraftLength):
     call of the draft to begin with, which what calls then take corrects.
     """
 
-    def __init__(self, costs: Costs, call: float, k: int, *, trees: bool = True) -> None:
-        super().__init__(k, trees=trees)
-        self.branches = trees
+    def __init__(self, costs: Costs, call: float, k: int, *, branches: bool = True) -> None:
+        super().__init__(k)
+        self.branches = branches
         self._costs = costs
         self._call = call
         self._timed = 1  # rounds that showed what a call takes, and `call` itself

@@ -146,6 +146,9 @@ class Lookahead(Drafter):
             self._seen = len(context)
         self._root = context[-1]
         tokens, parents = _trie(guess[:budget] for guess in self._pool.guesses(self._root))
+        if budget < self._window + self._level - 3:
+            # The window reaches as far; what it found so near the end would not be used any more.
+            return Proposal(tuple(tokens), tuple(parents), by=("n-gram pool",) * len(tokens))
         drafted = len(tokens)
         above = [-1]
         for depth, row in enumerate(self._levels):

@@ -66,9 +66,10 @@ class NetworkDrafter(Drafter):
         self._draft_length = draft_length
         self._eos_ids = eos_ids
         self._vocab_size = vocab_size
+        # Of the tokens that the network does not know nothing is ever written.
+        self._scores = np.full(vocab_size, -np.inf, dtype=np.float32)
         self._read = list[int]()  # tokens of the network's rows; not of guesses from states
         self._same = 0  # how many of them are known to be the text's
-        self._declined: tuple[str, ...] = ()
         self._acceptance = Acceptance((*PRIOR, *SECOND))
         self._first = Acceptance((FIRST,), LATELY)
         self._guesses: list[Guess] = []  # those of the last round
@@ -135,9 +136,9 @@ class NetworkDrafter(Drafter):
         not computed.
         """
         network = self._network
-        if length > network.positions and not self._declined:
-            self._declined = (f"the {network.title} reads at most {network.positions:,} tokens",)
-            self.decision = Decision(declined=self._declined)
+        if length > network.positions and not self.decision.declined:
+            declined = f"the {network.title} reads at most {network.positions:,} tokens"
+            self.decision = Decision(declined=(declined,))
         if budget <= 0 or unknown > READ_FORCED:
             return False
         if not (pays := self._draft_length.extends(0, self.first_token_acceptance)):
@@ -145,19 +146,15 @@ class NetworkDrafter(Drafter):
         return pays
 
     def _choose(self, logits: Logits, context: Sequence[int], path: Path) -> Choice:
-        """The sampler's choice from logits [V'] behind the context and the path, by the text's own
-        ids.
-        """
-        ids, position = self._network.vocabulary, len(context) + len(path)
+        """The sampler's choice from logits [V'] behind the context and the path."""
+        if (ids := self._network.vocabulary) is not None:
+            self._scores[ids] = logits
+            logits = self._scores
         if (penalty := self._sampler.sampling.repetition_penalty) != 1:
             logits = logits.copy()
-            penalize(logits, [*context, *path], penalty, ids)
-        if ids is None:
-            # Vocabularies of one tokenizer may be padded to different widths.
-            return self._sampler.choose(logits[: self._vocab_size or None], position)
-        choice = self._sampler.choose(logits, position, among=ids, size=self._vocab_size)
-        second = int(ids[choice.second]) if choice.second >= 0 else -1
-        return choice._replace(token=int(ids[choice.token]), second=second)
+            penalize(logits, [*context, *path], penalty)
+        # Vocabularies of one tokenizer may be padded to different widths.
+        return self._sampler.choose(logits[: self._vocab_size or None], len(context) + len(path))
 
     def _rewind_to(self, context: Sequence[int], most: int) -> None:
         """Rewind the network to its rows of the text, of the first `most` tokens at most."""
@@ -198,7 +195,7 @@ class NetworkDrafter(Drafter):
         self._guesses, self._path = [], ()
 
     def conclude(self) -> None:
-        self.decision = self._draft_length.summary().beside(self._declined)
+        self.decision = self._draft_length.summary().beside(self.decision.declined)
 
     def close(self) -> None:
         self._network.close()

@@ -136,16 +136,6 @@ def test_tokens_have_the_probabilities_that_transformers_gives_them(
         assert np.allclose(probabilities(logits, sampling), weights / weights.sum(), atol=1e-6)
 
 
-@given(st.integers(0, 2**32), st.lists(st.integers(0, 399), max_size=99))
-def test_a_part_of_the_vocabulary_has_the_same_penalty(seed: int, text: list[int]) -> None:
-    whole = np.random.default_rng(seed).normal(size=300).astype(np.float32)
-    among = np.arange(3, 300, 7)
-    part = whole[among]
-    penalize(whole, text, 1.3)
-    penalize(part, text, 1.3, among)
-    np.testing.assert_allclose(whole[among], part, rtol=1e-6)
-
-
 @given(
     SCORES,
     st.sampled_from([0.0, 1e-50, 1e-9, 0.3, 1.0, 5.0]),
@@ -244,17 +234,3 @@ def test_the_runner_up_is_what_would_be_chosen_without_the_best(
     choice = sampler.choose(scores, 5)
     without = np.arange(len(logits)) != choice.token
     assert choice.second == sampler.choose(scores, 5, mask=without).token
-
-
-@given(st.integers(0, 2**63 - 1), st.integers(0, 99), st.sampled_from([0.0, 0.8]))
-def test_a_part_of_the_vocabulary_has_the_same_noise(
-    seed: int, position: int, temperature: float
-) -> None:
-    """A draft that knows few tokens must be as lucky with them as the target is."""
-    among = np.arange(3, 300, 7)
-    scores = np.full(300, -np.inf, dtype=np.float32)
-    scores[among] = np.random.default_rng(seed % 1000).normal(size=len(among))
-    sampler = Sampler(Sampling(temperature, seed=seed))
-    whole = sampler.choose(scores, position)
-    part = sampler.choose(scores[among], position, among=among, size=300)
-    assert (among[part.token], part.gap, among[part.second]) == whole[:3]

@@ -15,7 +15,6 @@ import pytest
 from packages import install
 
 from backend.decoding.seams import Drafter
-from backend.drafters.lookahead import LADDER
 from backend.engines.eagle3.checkpoint import SHIPPED
 from backend.engines.fake import FakeEngine
 from backend.engines.registry import all_precisions
@@ -155,23 +154,13 @@ def test_a_precision_drafts_with_that_copy_of_the_target_or_with_none(precision:
     assert wanted(precision, fake) == fake.spec
 
 
-def test_scratch_rows_reach_as_far_as_the_setting_or_any_that_auto_may_choose() -> None:
-    reach = max(setting.window + setting.level for setting in LADDER)
-    assert parse_column("lookahead:auto=true,window=2,level=2").scratch_depth == reach
-    for window, level in ((2, 2), (5, 3), (32, 8)):
-        assert parse_column(f"lookahead:window={window},level={level}").scratch_depth == (
-            window + level
-        )
-    others = set(strategies()) - {"lookahead"}
-    assert all(default_column(name).scratch_depth == 0 for name in others)
-
-
 def test_a_build_that_fails_leaves_no_session_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(_inputs: DrafterInputs) -> Drafter:
         raise RuntimeError("a slip")
 
     broken = replace(SPECULATIVE, build=failing)
-    monkeypatch.setattr(registry, "_registered", lambda: {"speculative": broken})
+    known = {"speculative": broken}
+    monkeypatch.setattr("backend.strategies.column.strategies", lambda: known)
     models, columns = LoadedModels(), (parse_column("speculative:draft=fake-draft"),)
     board = Scoreboard(columns)
     Race(Request("x", 8), columns, ModelSpec("fake", "fake")).run(models, board.add, lambda: False)
