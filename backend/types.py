@@ -233,8 +233,9 @@ class Proposal:
 class Outcome:
     """What verifying `proposal` came to: `tokens`, of which the first ones were proposed, at its
     indices `path`, and behind them the target's own. Those behind the end of the text are left out.
-    `gaps`: how far each one's score lay above the runner-up's. `logits` are float32
-    [1 + verified + feedback, V]. `draft_seconds`: what proposing took on the column's clock.
+    `logits` are float32 [1 + verified + feedback, V]. `gaps`: how far each token's score lay above
+    the runner-up's. `position`: that of the first one. `draft_seconds`: what proposing took on the
+    column's clock.
     """
 
     tokens: tuple[int, ...]
@@ -242,6 +243,7 @@ class Outcome:
     proposal: Proposal
     logits: Logits
     gaps: tuple[float, ...] = ()
+    position: int = 0
     draft_seconds: float = 0.0
 
     @property

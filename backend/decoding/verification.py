@@ -49,7 +49,7 @@ class Verifier:
             mask = allowed[row] if allowed.size else None
             return sampler.choose(logits[row], position + depth, mask)
 
-        return verify(proposal, logits, sample)
+        return verify(proposal, logits, position, sample)
 
 
 KEYED = Verifier()
@@ -99,7 +99,7 @@ class DistributionVerifier(Verifier):
                 path.append(_examine(target, draw, drawn))
             return Choice(path[-1], inf)
 
-        return verify(proposal, logits, sample)
+        return verify(proposal, logits, position, sample)
 
 
 def _examine(target: NDArray[np.float32], draw: Draw, drawn: np.random.Generator) -> int:
@@ -114,7 +114,9 @@ def _examine(target: NDArray[np.float32], draw: Draw, drawn: np.random.Generator
     return draw_from(residual, drawn.random()) if residual.any() else draw.token
 
 
-def verify(proposal: Proposal, logits: Logits, sample: Callable[[int, int], Choice]) -> Outcome:
+def verify(
+    proposal: Proposal, logits: Logits, position: int, sample: Callable[[int, int], Choice]
+) -> Outcome:
     """Accept proposed tokens while the sample equals one of them.
 
     `sample(row, depth)` samples behind row 0 (the root) or i + 1 (verified token i), for the
@@ -132,4 +134,4 @@ def verify(proposal: Proposal, logits: Logits, sample: Callable[[int, int], Choi
         node = children.get((node, choice.token))
         if node is not None:
             path.append(node)
-    return Outcome(tuple(tokens), tuple(path), proposal, logits, tuple(gaps))
+    return Outcome(tuple(tokens), tuple(path), proposal, logits, tuple(gaps), position)

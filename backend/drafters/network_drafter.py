@@ -90,7 +90,6 @@ class NetworkDrafter(Drafter):
 
     def propose(self, context: Sequence[int], budget: int) -> Proposal:
         self._guesses, self._path = [], ()
-        self._draft_length.begin(len(context))
         network, states, length = self._network, self.states, len(context)
         budget = min(budget, network.positions + 1 - length)
         # Behind a token that the target has not computed, hidden states are the network's own.

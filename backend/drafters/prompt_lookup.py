@@ -47,7 +47,6 @@ class PromptLookup(Drafter):
         del self._text[length:]
 
     def propose(self, context: Sequence[int], budget: int) -> Proposal:
-        self._draft_length.begin(len(context))
         self._extend(context)
         self.guesses = self._chain(min(self._draft_length.most, budget))
         return self._draft_length.proposal(self.guesses)

@@ -200,7 +200,7 @@ def test_verification_accepts_a_path_that_the_model_would_have_written(
         asked.append((row, depth))
         return Choice(token_after(branch(proposal, row - 1)), 1.0)
 
-    verdict = verify(proposal, NO_LOGITS, sample)
+    verdict = verify(proposal, NO_LOGITS, 0, sample)
     chosen = verdict.tokens
     truth: tuple[int, ...] = ()
     for _ in chosen:
