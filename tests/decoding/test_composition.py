@@ -23,9 +23,15 @@ from backend.racing.race import Race
 from backend.results.scoreboard import Scoreboard
 from backend.results.texts import texts_of
 from backend.strategies.column import parse_column
+from backend.strategies.registry import strategies
 from backend.types import Logits, ModelSpec, Proposal, Request, Sampling
 
-DRAFTED = ("lookup", "lookup:k=3,ngram=1", "lookahead", "lookahead:window=3,level=2", "speculative")
+#: Whatever drafts, of other packages too.
+DRAFTED = (
+    *(name for name, strategy in strategies().items() if strategy.ours and strategy.guesses),
+    "lookup:k=3,ngram=1",
+    "lookahead:window=3,level=2",
+)
 #: Loops, choices, forced runs and free text, all quickly written by a model that knows nothing.
 LOOPS = 'start: item+\nitem: "<li>" /[a-z ]{1,9}/ "</li>" | "<hr width=\'100\'/>"'
 #: Ends within a block: the end of text behind it is one that single steps never write.

@@ -198,15 +198,6 @@ def test_a_text_has_the_models_distribution_whatever_drafts(
 # Rejection sampling -------------------------------------------------------------------------------
 
 
-def test_first_tokens_of_many_seeds_have_the_models_distribution() -> None:
-    """One token drafted in the round before, and dropped with it, tells nothing of the next."""
-    counts = np.zeros((VOCABULARY, VOCABULARY))
-    for seed in range(600):
-        tokens = written("tree", seed, 5).tokens
-        counts[tokens[1], tokens[2]] += 1
-    assert pvalue("tree", counts) > 1e-3
-
-
 def test_a_text_that_repeats_less_has_the_distribution_of_its_definition() -> None:
     """Three tokens, two of them drafted: each row has seen other ones."""
     start, draws = START[:2], 2_000

@@ -3,7 +3,7 @@ holds the text's beginning, no pass is wasted on it, and it is shown the true hi
 hybrid asks whichever earns more.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -74,22 +74,6 @@ def test_it_proposes_what_a_search_of_the_whole_text_finds(
         proposal = drafter.propose(text, budget)
         assert proposal.tokens == brute_force(text, k, ngram, budget)
         assert proposal.parents == chain_parents(len(proposal.tokens))
-
-
-def test_a_text_that_is_cut_back_is_not_indexed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a program's is at every slot."""
-    drafter, text = PromptLookup(DraftLength(3), 3), list(range(500))
-    drafter.prefill(text, len(text))
-    ngrams, visited = drafter._ngrams, list[int]()
-
-    def counting(start: int, stop: int) -> Iterator[tuple[int, tuple[int, ...]]]:
-        visited.append(stop - start)
-        return ngrams(start, stop)
-
-    monkeypatch.setattr(drafter, "_ngrams", counting)
-    drafter.rewind(498)
-    drafter.propose([*text[:498], 7, 8], 3)
-    assert sum(visited) == 4
 
 
 # A whole model, which reads tokens alone ----------------------------------------------------------
