@@ -14,8 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from loop_runs import PROMPT, STEEP, Noisy, Run, drafters, drafting, naive, processed, run
 from numpy.typing import NDArray
 from scipy.special import softmax
@@ -273,20 +271,6 @@ def test_at_temperature_0_it_is_the_keyed_rule() -> None:
         assert run(engine, request, make(), verifier=DistributionVerifier()).tokens == expected, (
             name
         )
-
-
-@given(st.integers(0, 2**32), st.floats(0.2, 3.0), st.integers(1, 6), st.integers(1, 30))
-def test_a_draw_is_one_of_the_tokens_that_are_possible(
-    seed: int, temperature: float, top_k: int, size: int
-) -> None:
-    logits = np.random.default_rng(seed).normal(size=size).astype(np.float32)
-    pair = IndependentSampler(Sampling(temperature, top_k, seed=seed)).choose(logits, 7)
-    assert pair.draw is not None
-    possible = np.flatnonzero(pair.draw.probabilities)
-    assert len(possible) == min(top_k, size)
-    assert pair.token == pair.draw.token
-    assert pair.token in possible
-    assert pair.draw.probabilities.sum() == pytest.approx(1.0, abs=1e-5)
 
 
 def test_a_draft_that_is_the_target_is_always_accepted() -> None:
