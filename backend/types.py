@@ -175,7 +175,7 @@ class Draw:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A tree of guessed tokens below the last committed token (the root). A token's position is the
+    """A tree of proposed tokens below the last committed one (the root). A token's position is the
     root's plus its depth, and it sees the context, its ancestors and itself.
     """
 

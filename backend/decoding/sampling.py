@@ -145,28 +145,26 @@ class Sampler:
         return Choice(best, float(scores[best] - (scores[second] if others else -np.inf)), second)
 
 
-class IndependentSampler:
+class IndependentSampler(Sampler):
     """Draws a draft's tokens with numbers that the target does not share, as rejection sampling
     wants them. Counts its draws, so that no two of them are alike; never shared between columns.
     """
 
     def __init__(self, sampling: Sampling) -> None:
         """The temperature must be COLDEST at least."""
-        self.sampling = sampling
+        super().__init__(sampling)
         self._draws = 0
 
-    def choose(self, logits: Logits, position: int) -> Choice:
-        """See Sampler; there is no runner-up."""
+    def choose(
+        self, logits: Logits, position: int, mask: NDArray[np.bool_] | None = None
+    ) -> Choice:
+        """See Sampler; a draft has no mask, and there is no runner-up."""
         self._draws += 1
         drawn = numbers(self.sampling.seed, position, DRAFTING, self._draws)
         chances = probabilities(logits, self.sampling)
         token, largest = draw_from(chances, drawn.random()), float(chances.max())
         odds = largest / max(1 - largest, 1e-9)
         return Choice(token, log(odds), draw=Draw(token, chances))
-
-
-#: What chooses the tokens of a draft.
-DraftSampler = Sampler | IndependentSampler
 
 
 def draw_from(weights: NDArray[np.floating], number: float) -> int:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from backend.decoding.sampling import Choice, DraftSampler, penalize
+from backend.decoding.sampling import Choice, Sampler, penalize
 from backend.decoding.seams import NOTHING, Decision, Drafter, KnownStates
 from backend.decoding.verification import KEYED, Verifier
 from backend.drafters.draft_length import Acceptance, DraftLength, Guess, Path
@@ -51,7 +51,7 @@ class NetworkDrafter(Drafter):
     def __init__(
         self,
         network: DraftNetwork,
-        sampler: DraftSampler,
+        sampler: Sampler,
         draft_length: DraftLength,
         eos_ids: Set[int] = frozenset(),
         vocab_size: int = 0,

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from backend.decoding.sampling import COLDEST, DraftSampler, IndependentSampler
+from backend.decoding.sampling import COLDEST, IndependentSampler
 from backend.decoding.seams import UNDECIDED, Decision, Drafter
 from backend.decoding.verification import KEYED, DistributionVerifier, Verifier
 from backend.drafters.lookahead import Lookahead, Sizes, choose_sizes
@@ -106,7 +106,7 @@ def build_speculative(inputs: DrafterInputs) -> Drafter:
     if inputs.draft is None:
         declined = "prompt lookup alone: no copy of the model can draft here"
         return PromptLookup(length, NGRAM.default, Decision(declined=(declined,)))
-    sampler: DraftSampler = inputs.sampler
+    sampler = inputs.sampler
     verifier: Verifier = KEYED
     if not lossless(inputs.values):
         verifier = DistributionVerifier()

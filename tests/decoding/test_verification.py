@@ -21,7 +21,7 @@ from scipy.stats import chisquare
 
 from backend.decoding import sampling, verification
 from backend.decoding.clock import Clock, Phase
-from backend.decoding.sampling import DraftSampler, IndependentSampler, Sampler, noise
+from backend.decoding.sampling import IndependentSampler, Sampler, noise
 from backend.decoding.seams import Constraint, Drafter, Masks
 from backend.decoding.verification import KEYED, DistributionVerifier
 from backend.drafters.draft_length import AdaptiveDraftLength, DraftLength
@@ -114,7 +114,7 @@ def drafter_of(kind: str, own: Sampling, *, keyed: bool) -> Drafter:
     length: DraftLength = DraftLength(2 if keyed else 3)
     if "tree" in kind or "hybrid" in kind:
         length = AdaptiveDraftLength(STEEP, 1e-5, 3)
-    sampler: DraftSampler = Sampler(own) if keyed else IndependentSampler(own)
+    sampler = Sampler(own) if keyed else IndependentSampler(own)
     if kind == "plain":
         return Drafter()
     if kind == "lookup":
@@ -305,7 +305,7 @@ def test_a_draft_may_have_more_or_fewer_logits_than_the_target(width: int, keyed
     """Vocabularies of one tokenizer may be padded to different widths."""
     target, own = FakeEngine(vocab_size=200), Sampling(1.0, seed=2)
     draft = FakeEngine(vocab_size=width, salt=3)
-    sampler: DraftSampler = Sampler(own) if keyed else IndependentSampler(own)
+    sampler = Sampler(own) if keyed else IndependentSampler(own)
     network = ModelNetwork(draft.open(), draft)
     drafter = NetworkDrafter(network, sampler, DraftLength(4), vocab_size=200)
     request = Request("x", max_new_tokens=60, sampling=own)

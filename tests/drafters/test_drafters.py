@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from backend.costs import PassCosts
 from backend.decoding.clock import Clock
 from backend.decoding.loop import Parts, decode
-from backend.decoding.sampling import DraftSampler, Sampler
+from backend.decoding.sampling import Sampler
 from backend.drafters.draft_length import AdaptiveDraftLength, DraftLength
 from backend.drafters.network_drafter import READ_FORCED, Hybrid, NetworkDrafter
 from backend.drafters.prompt_lookup import PromptLookup
@@ -88,7 +88,7 @@ def cached(session: Session) -> list[int]:
 class Watched(NetworkDrafter):
     """Records every round: what was drafted and how many passes the draft reader for it."""
 
-    def __init__(self, engine: FakeEngine, sampler: DraftSampler, k: int) -> None:
+    def __init__(self, engine: FakeEngine, sampler: Sampler, k: int) -> None:
         self.engine, self.k, self.session = engine, k, engine.open()
         self.rounds: list[tuple[int, int, int]] = []  # drafted, forwards, rows
         self.chunks: list[list[int]] = []  # read before the first round
