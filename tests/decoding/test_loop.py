@@ -39,6 +39,8 @@ def test_a_rejection_at_any_position_of_a_block_changes_nothing(wrong: int) -> N
     assert column.tokens == truth
     full = [o for o in drafter.outcomes[1:] if o.proposal.drafted == 8]
     assert {len(o.path) for o in full} == {min(8, wrong)}
+    for outcome in drafter.outcomes:  # none is drafted that could not be written
+        assert outcome.position + outcome.proposal.drafted < len(PROMPT) + 60
 
 
 REQUESTS = st.builds(

@@ -92,6 +92,14 @@ def test_a_change_of_width_is_paid_for() -> None:
     assert count(draft_length, [0.9]) == 1, "now staying is what costs nothing"
 
 
+def test_behind_a_long_context_rows_cost_more() -> None:
+    growing = PassCosts(CURVE.widths, CURVE.seconds, context_slope=(0.0, 0.01))
+    draft_length = AdaptiveDraftLength(growing, 0.0, 16)
+    assert count(draft_length, [0.3]) == 1
+    draft_length.learn(replace(outcome(1, 1), position=1000))
+    assert count(draft_length, [0.3]) == 0
+
+
 def test_a_token_is_as_dear_as_the_machine_is_slow_now() -> None:
     costs = RunningCosts(CURVE)
     draft_length, chances = AdaptiveDraftLength(costs, 0.0, 16), [0.6, 0.3, 0.12, 0.05]
