@@ -160,6 +160,9 @@ def test_a_name_says_what_differs_in_the_line_up_and_no_more(lineup: str, names:
         ("kv@openvino/CPU", ModelSpec("a/b", "openvino", "int8", "CPU")),
         ("kv:model=c/d", ModelSpec("c/d", "openvino", "int8", "GPU")),
         ("kv@torch", ModelSpec("a/b", "torch", "fp32", "CPU")),
+        ("openvino_genai", ModelSpec("a/b", "openvino_genai", "int8", "GPU")),
+        ("openvino_genai@CPU", ModelSpec("a/b", "openvino_genai", "int8", "CPU")),
+        ("transformers", ModelSpec("a/b", "transformers", "fp32", "CPU")),
         ("kv@torch/bf16/CUDA:model=c/d", ModelSpec("c/d", "torch", "bf16", "CUDA")),
     ],
 )
