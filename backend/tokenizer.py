@@ -148,16 +148,15 @@ def prompt_tokens(tokenizer: Tokenizer, request: Request) -> list[int]:
     )
 
 
-def positions_for(prompt: int, request: Request, max_context: int, scratch: int) -> int:
-    """How many tokens prompt and answer may have together: all that the context holds but for
-    `scratch`. Raises DerbyError if the prompt leaves no room for one.
+def positions_for(prompt: int, request: Request, max_context: int) -> int:
+    """How many tokens prompt and answer may have together. Raises DerbyError if the prompt leaves
+    no room for one.
     """
-    positions = min(request.context or max_context, max_context) - scratch
+    positions = min(request.context or max_context, max_context)
     if (over := prompt + 1 - positions) > 0:
-        instead = ", or remove Lookahead, which needs room beyond the text" if scratch else ""
         raise DerbyError(
             f"The prompt has {prompt:,} tokens and the context holds {positions:,}: shorten it by "
-            f"about {-(-over // 10) * 10:,} tokens{instead}."
+            f"about {-(-over // 10) * 10:,} tokens."
         )
     return positions
 

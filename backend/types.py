@@ -165,24 +165,17 @@ class ModelSpec:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Draw:
-    """How a draft drew a token. `probabilities`, float32 [n], are those of the tokens in `support`,
-    int64 [n] ascending ids (None: of 0..n-1); no other could be drawn. `index` is the drawn one's
-    place in them.
+    """The token that a draft drew, and the probabilities of tokens 0..n-1, float32 [n]; no other
+    could be drawn.
     """
 
-    index: int
+    token: int
     probabilities: NDArray[np.float32]
-    support: NDArray[np.int64] | None = None
-
-    @property
-    def token(self) -> int:
-        """Its id."""
-        return self.index if self.support is None else int(self.support[self.index])
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A tree of guessed tokens below the last committed token (the root). A token's position is the
+    """A tree of proposed tokens below the last committed one (the root). A token's position is the
     root's plus its depth, and it sees the context, its ancestors and itself.
     """
 
@@ -193,23 +186,23 @@ class Proposal:
     forced: int = 0  # first tokens, a chain: a constraint's only legal continuation
     calls: int = 0  # passes of a draft model that it took
     draws: Mapping[tuple[int, ...], Draw] = field(default_factory=dict, compare=False)  # by path
-    by: tuple[str, ...] = field(default=(), compare=False)  # who proposed each drafted token
+    by: tuple[str, ...] = field(default=(), compare=False)  # who proposed each verified token
 
     @property
-    def drafted(self) -> int:
+    def verified(self) -> int:
         """Number of tokens that verification may accept; they come first."""
         return len(self.tokens) - self.scratch
 
     @property
-    def guessed(self) -> int:
+    def drafted(self) -> int:
         """Number of those that no constraint forces."""
-        return self.drafted - self.forced
+        return self.verified - self.forced
 
     @property
     def paths(self) -> list[tuple[int, ...]]:
-        """Of each drafted token, the tokens from the root's next to it."""
+        """Of each verified token, the tokens from the root's next to it."""
         paths: list[tuple[int, ...]] = []
-        for token, parent in zip(self.tokens[: self.drafted], self.parents, strict=False):
+        for token, parent in zip(self.tokens[: self.verified], self.parents, strict=False):
             paths.append((*paths[parent], token) if parent >= 0 else (token,))
         return paths
 
@@ -228,8 +221,8 @@ class Proposal:
 
     @property
     def proposers(self) -> tuple[str, ...]:
-        """Who proposed each drafted token, "" of those of whom nobody says."""
-        return self.by or ("",) * self.drafted
+        """Who proposed each verified token, "" of those of whom nobody says."""
+        return self.by or ("",) * self.verified
 
     @staticmethod
     def chain(tokens: Sequence[int], calls: int = 0) -> "Proposal":
@@ -238,15 +231,19 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one step committed: `tokens`, of which the first ones were proposed, at the indices
-    `path` of `proposal`, which was verified. `logits` are float32 [1 + drafted + feedback, V].
-    `draft_seconds`: what proposing took on the column's clock.
+    """What verifying `proposal` came to: `tokens`, of which the first ones were proposed, at its
+    indices `path`, and behind them the target's own. Those behind the end of the text are left out.
+    `logits` are float32 [1 + verified + feedback, V]. `gaps`: how far each token's score lay above
+    the runner-up's. `position`: that of the first one. `draft_seconds`: what proposing took on the
+    column's clock.
     """
 
     tokens: tuple[int, ...]
     path: tuple[int, ...]
     proposal: Proposal
     logits: Logits
+    gaps: tuple[float, ...] = ()
+    position: int = 0
     draft_seconds: float = 0.0
 
     @property
@@ -257,7 +254,7 @@ class Outcome:
     @property
     def feedback(self) -> Logits:
         """The logits that a drafter asked for, [proposal.feedback, V]."""
-        return self.logits[1 + self.proposal.drafted :]
+        return self.logits[1 + self.proposal.verified :]
 
 
 def chain_parents(n: int) -> tuple[int, ...]:

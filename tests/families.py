@@ -95,17 +95,7 @@ FAMILIES: Mapping[str, dict[str, Any]] = {
             "original_max_position_embeddings": ORIGINAL_CONTEXT,
         },
     ),
-    "gpt2": {
-        "model_type": "gpt2",
-        "vocab_size": VOCABULARY,
-        "n_embd": 64,
-        "n_inner": 96,
-        "n_layer": 2,
-        "n_head": 4,
-        "n_positions": 256,
-        "bos_token_id": END,
-        "eos_token_id": END,
-    },
+    "gpt2": _usual("gpt2"),
     "gpt_neox": _usual("gpt_neox"),
     "opt": _usual("opt", ffn_dim=96, word_embed_proj_dim=64),
     "falcon": _usual("falcon", new_decoder_architecture=False, multi_query=True, alibi=False),
@@ -124,15 +114,7 @@ FAMILIES: Mapping[str, dict[str, Any]] = {
         attention_types=[[["global", "local"], 1]],
         window_size=24,
     ),
-    "bloom": {
-        "model_type": "bloom",
-        "vocab_size": VOCABULARY,
-        "hidden_size": 64,
-        "n_layer": 2,
-        "n_head": 4,
-        "bos_token_id": END,
-        "eos_token_id": END,
-    },
+    "bloom": _usual("bloom"),
     "gemma": _usual("gemma", **_HEAD),
     "gemma2": _usual("gemma2", query_pre_attn_scalar=16, layer_types=_MIXED, **_WINDOW, **_HEAD),
     "gemma3": _usual(
@@ -220,20 +202,7 @@ RECURRENT: Mapping[str, dict[str, Any]] = {
     "qwen3_5_moe": _four(
         "qwen3_5_moe_text", layer_types=_ALTERNATING, **_LINEAR, **_EXPERTS, **_MROPE, **_HEAD
     ),
-    "mamba2": {
-        "model_type": "mamba2",
-        "vocab_size": VOCABULARY,
-        "hidden_size": 64,
-        "num_hidden_layers": 3,
-        "num_heads": 8,
-        "head_dim": 16,
-        "state_size": 16,
-        "n_groups": 2,
-        "chunk_size": 16,
-        "bos_token_id": END,
-        "eos_token_id": END,
-        "pad_token_id": END,
-    },
+    "mamba2": _usual("mamba2", num_heads=8, head_dim=16, state_size=16, n_groups=2, chunk_size=16),
     "falcon_h1": _four(
         "falcon_h1",
         mamba_n_groups=2,
@@ -297,9 +266,8 @@ def random_model(model_type: str, spread: float = 0.15, **changes: Any) -> Any:
 @cache
 def tiny_model(name: str) -> Any:
     """The model called `name`, for texts of LONGEST tokens."""
-    stated = dict(FAMILIES[name])
-    length = "n_positions" if "n_positions" in stated else "max_position_embeddings"
-    return random_model(stated.pop("model_type"), **{**stated, length: LONGEST})
+    stated = {**FAMILIES[name], "max_position_embeddings": LONGEST}
+    return random_model(stated.pop("model_type"), **stated)
 
 
 def tiny_engine(name: str, capture: "Capture | None" = None) -> "TorchEngine":

@@ -11,7 +11,7 @@ import numpy as np
 from backend.costs import PassCosts
 from backend.decoding.clock import Clock
 from backend.decoding.loop import Parts, decode
-from backend.decoding.sampling import DraftSampler, Sampler
+from backend.decoding.sampling import Sampler
 from backend.decoding.seams import Drafter
 from backend.decoding.verification import KEYED, Verifier
 from backend.drafters.draft_length import AdaptiveDraftLength, DraftLength
@@ -115,7 +115,7 @@ STEEP = PassCosts((1, 2, 8, 16), (1e-3, 1.1e-3, 1.4e-3, 2e-3), 1e-4)
 def drafting(
     model: FakeEngine,
     draft_length: DraftLength,
-    sampler: DraftSampler | None = None,
+    sampler: Sampler | None = None,
     eos_ids: Set[int] = frozenset(),
     session: Session | None = None,
 ) -> NetworkDrafter:

@@ -26,8 +26,9 @@ def chooser(temperature: float, seed: int) -> Choose:
         scores = logits.numpy().astype(np.float32)
         if temperature:
             bits = np.random.Philox(key=np.array([seed, position], dtype=np.uint64))
-            noise = -np.log(np.random.Generator(bits).standard_exponential(scores.size))
-            scores = scores / np.float64(temperature) + noise
+            drawn = bits.random_raw((scores.size + 1) // 2).view(np.uint32)[: scores.size]
+            uniform = np.minimum((drawn.astype(np.float32) + 0.5) * 2**-32, 1 - 2**-24)
+            scores = scores / np.float32(temperature) - np.log(-np.log1p(-uniform))
         return int(scores.argmax())
 
     return choose
@@ -90,8 +91,7 @@ def main(folder: str, question: str, limit: str = "48") -> None:
     chat = [{"role": "user", "content": question}]
     prompt = list(tokenizer.apply_chat_template(chat, add_generation_prompt=True)["input_ids"])
     for column in (stateless, kv, lookup):
-        start = perf_counter()
-        tokens = column(model, prompt, int(limit), chooser(0.0, 0))
+        start, tokens = perf_counter(), column(model, prompt, int(limit), chooser(0.0, 0))
         seconds = perf_counter() - start
         sys.stdout.write(f"{column.__name__:10} {seconds:5.1f} s  {tokenizer.decode(tokens)!r}\n")
 

@@ -4,7 +4,7 @@ propose -> constrain -> forward -> verify -> commit
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isnan
 
 import numpy as np
@@ -15,7 +15,6 @@ from backend.decoding.proposed import proposed
 from backend.decoding.sampling import Sampler, penalize
 from backend.decoding.seams import NOTHING, Constraint, Drafter
 from backend.decoding.text_stream import TextStream
-from backend.decoding.verification import Verdict
 from backend.engines.session import Session
 from backend.errors import DerbyError
 from backend.events import Event, Finished, Prefilled, Proposed, Reason, Step
@@ -168,21 +167,34 @@ class Generation:
         return Prefilled(self._column, computed, len(sequence.tokens), seconds)
 
     def step(self) -> tuple[Step, Proposed]:
-        """One step of the loop. Shapes: n pending, d drafted, s scratch tokens, vocabulary V."""
+        """One step of the loop. Shapes: n pending, d proposed, s scratch tokens, vocabulary V.
+
+        Nothing is drafted in the first step, in which every draft reads the prompt to its end: TTFT
+        then means the same in every column, and TPOT is decode time alone.
+        """
         parts, sequence, clock = self._parts, self._sequence, self._parts.clock
         position, pending = len(sequence.tokens), sequence.pending
-        n = len(pending)
+        n, offered = len(pending), NOTHING
+        budget = min(self._room, parts.positions - position) - 1
         with clock.step():
-            offered, drafting = self._propose(), clock.last["draft"]
+            with clock.phase("mask"):
+                forced = parts.constraint.forced(budget)
+            if not self._first:
+                with clock.phase("draft"):
+                    context = [*sequence.tokens, *forced] if forced else sequence.tokens
+                    offered = parts.drafter.propose(context, budget - len(forced))
+            drafting = clock.last["draft"]
 
             with clock.phase("mask"):
-                proposal = parts.constraint.cut(offered) if offered.guessed else offered
+                offered = offered.behind(forced) if forced else offered
+                proposal = parts.constraint.cut(offered) if offered.drafted else offered
                 masks = parts.constraint.start_masks(proposal)
 
-            # Logits are wanted behind the text, behind each drafted token, and of feedback rows.
+            # Logits are wanted behind the text, behind each proposed token, and of feedback rows.
             total = n + len(proposal.tokens)
             parents = chain_parents(n) + tuple(n + parent for parent in proposal.parents)
-            wanted = [*range(n - 1, n + proposal.drafted), *range(total - proposal.feedback, total)]
+            wanted = [*range(n - 1, n + proposal.verified)]
+            wanted += range(total - proposal.feedback, total)
             with clock.phase("forward"):  # logits: [1 + d + feedback, V] of n + d + s rows
                 logits = parts.session.forward([*pending, *proposal.tokens], parents, wanted)
 
@@ -191,17 +203,18 @@ class Generation:
             with clock.phase("mask"):
                 allowed = masks()  # [1 + d, V], or no rows
             verifier = parts.drafter.verifier
-            verdict = verifier.verify(proposal, logits, allowed, position, parts.sampler)
-            self._require_numbers(logits, verdict)
+            outcome = verifier.verify(proposal, logits, allowed, position, parts.sampler)
+            self._require_numbers(outcome)
 
-            tokens, origins, pieces = self._commit(proposal, verdict)
-            path = verdict.rows[: len(tokens)]
-            outcome = Outcome(tuple(tokens), path, proposal, logits, drafting)
+            outcome, origins, pieces = self._commit(outcome, drafting)
+            tokens, path = list(outcome.tokens), outcome.path
             sequence.commit([*range(n), *(n + row for row in path[: len(tokens) - 1])], tokens)
             with clock.phase("draft"):
                 if self._first:
                     parts.drafter.prefill(sequence.tokens, position)
                 parts.drafter.observe(outcome)
+                if len(tokens) < proposal.forced:
+                    parts.drafter.rewind(len(sequence.tokens))
         if n == 1:  # off the clock: it is nobody's work
             parts.costs.observe(total, position - 1, clock.last["forward"])
         rows, self._rows, self._first = self._rows + total, 0, False
@@ -209,10 +222,10 @@ class Generation:
             self._column,
             tokens,
             list(origins),
-            gaps=[rounded_value(choice.gap) for choice in verdict.choices[: len(tokens)]],
+            gaps=list(map(rounded_value, outcome.gaps)),
             spans=[[origin, piece] for origin, piece in zip(origins, pieces, strict=True) if piece],
             rows=rows,
-            drafted=proposal.guessed,
+            drafted=proposal.drafted,
             accepted=max(0, len(path) - proposal.forced),
             seconds={part: rounded(seconds) for part, seconds in clock.last.items()},
             calls=proposal.calls,
@@ -220,25 +233,8 @@ class Generation:
         piece = parts.tokenizer.piece
         return step, proposed(self._column, offered, outcome, allowed, self._request, piece)
 
-    def _propose(self) -> Proposal:
-        """The constraint's forced tokens and behind them what the drafter suggests, legal or not.
-
-        Nothing is drafted in the first step, in which every draft reads the prompt to its end: TTFT
-        then means the same in every column, and TPOT is decode time alone.
-        """
-        parts, clock, tokens = self._parts, self._parts.clock, self._sequence.tokens
-        budget = min(self._room, parts.positions - len(tokens)) - 1
-        with clock.phase("mask"):
-            forced = parts.constraint.forced(budget)
-        if self._first:
-            return NOTHING.behind(forced)
-        with clock.phase("draft"):
-            context = [*tokens, *forced] if forced else tokens
-            guesses = parts.drafter.propose(context, budget - len(forced))
-        return guesses.behind(forced)
-
     def _penalized(self, proposal: Proposal, logits: Logits) -> Logits:
-        """The logits under the repetition penalty: what a drafted token's row has seen is the
+        """The logits under the repetition penalty: what a proposed token's row has seen is the
         context and the path to that token. Those of feedback rows stay.
         """
         penalty, logits = self._request.sampling.repetition_penalty, logits.copy()
@@ -247,38 +243,34 @@ class Generation:
             penalize(row, np.append(context, np.array(path, dtype=np.int64)), penalty)
         return logits
 
-    def _require_numbers(self, logits: Logits, verdict: Verdict) -> None:
+    def _require_numbers(self, outcome: Outcome) -> None:
         """Raise DerbyError for logits that are NaN. The first step checks all of them, which finds
         damaged weights; later steps check the chosen tokens' gaps, which costs nothing.
         """
-        damaged = self._first and np.isnan(logits).any()
-        if damaged or any(isnan(choice.gap) for choice in verdict.choices):
+        if any(map(isnan, outcome.gaps)) or (self._first and np.isnan(outcome.logits).any()):
             raise DerbyError(
                 "The model's logits are not numbers (NaN): choose another precision, or fetch its "
                 "weights again."
             )
 
-    def _commit(
-        self, proposal: Proposal, verdict: Verdict
-    ) -> tuple[list[int], list[Origin], list[str]]:
+    def _commit(self, outcome: Outcome, drafting: float) -> tuple[Outcome, list[Origin], list[str]]:
         """Take the chosen tokens one by one until one of them ends the text.
 
-        Returns tokens, origins, and the text that each lets be shown. Nothing behind the cut is
-        part of the answer, wherever in the block the cut falls. A text that is complete at the
-        token limit has ended by itself.
+        Returns the outcome of those, their origins, and the text that each lets be shown. Nothing
+        behind the cut is part of the answer, wherever in the block the cut falls. A text that is
+        complete at the token limit has ended by itself.
         """
-        parts, tokens, origins, pieces = self._parts, list[int](), list[Origin](), list[str]()
+        parts, origins, pieces = self._parts, list[Origin](), list[str]()
         eos_ids = () if self._request.ignore_eos else parts.tokenizer.eos_ids
-        own_origin: Origin = "bonus" if proposal.drafted else "sampled"
-        for i, choice in enumerate(verdict.choices):
-            ends, forced = choice.token in eos_ids, i < proposal.forced
-            tokens.append(choice.token)
-            guess_origin: Origin = "forced" if forced else "drafted"
-            origins.append(guess_origin if i < len(verdict.rows) else own_origin)
-            pieces.append("" if ends else self.text.push(choice.token))
+        own_origin: Origin = "bonus" if outcome.proposal.verified else "sampled"
+        for i, token in enumerate(outcome.tokens):
+            ends, forced = token in eos_ids, i < outcome.proposal.forced
+            proposed_origin: Origin = "forced" if forced else "drafted"
+            origins.append(proposed_origin if i < len(outcome.path) else own_origin)
+            pieces.append("" if ends else self.text.push(token))
             self._room -= 1
             with parts.clock.phase("mask"):
-                parts.constraint.advance([choice.token])
+                parts.constraint.advance([token])
                 if self.text.stopped:
                     self.reason = "stop string"
                 elif ends or parts.constraint.finished():
@@ -287,9 +279,12 @@ class Generation:
                     self.reason = "token limit"
             if self.reason is not None:
                 break
+        n = len(origins)
+        tokens, path, gaps = outcome.tokens[:n], outcome.path[:n], outcome.gaps[:n]
         self.tokens += tokens
         self._last_origin = origins[-1]
-        return tokens, origins, pieces
+        committed = replace(outcome, tokens=tokens, path=path, gaps=gaps, draft_seconds=drafting)
+        return committed, origins, pieces
 
     def finish(self) -> Finished:
         """The last event, of an answer that has ended."""

@@ -24,14 +24,14 @@ def proposed(
     """The pass in plain values: a constraint cut `offered` to what was verified and `allowed` no
     other tokens, bool as `Verifier.verify` reads it; `piece` gives a token's text.
     """
-    proposal, drafted = outcome.proposal, outcome.proposal.drafted
-    tokens, parents = proposal.tokens[:drafted], proposal.parents[:drafted]
+    proposal, verified = outcome.proposal, outcome.proposal.verified
+    tokens, parents = proposal.tokens[:verified], proposal.parents[:verified]
     cut = _cut(offered, tokens)
-    names = [*proposal.proposers[:drafted], *(offered.proposers[i] for i in cut)]
+    names = [*proposal.proposers[:verified], *(offered.proposers[i] for i in cut)]
     return Proposed(
         column,
         [piece(token) for token in (*tokens, *(offered.tokens[i] for i in cut))],
-        [] if parents == chain_parents(drafted) else list(parents),
+        [] if parents == chain_parents(verified) else list(parents),
         [[name, len(list(run))] for name, run in groupby(names)],
         list(outcome.path),
         piece(outcome.tokens[-1]) if len(outcome.tokens) > len(outcome.path) else "",
@@ -43,9 +43,9 @@ def proposed(
 
 
 def _cut(offered: Proposal, verified: Sequence[int]) -> list[int]:
-    """Indices of the drafted tokens that were offered and not verified; the others are in order."""
+    """Indices of the tokens that were offered and not verified; the others are in order."""
     cut: list[int] = []
-    for i, token in enumerate(offered.tokens[: offered.drafted]):
+    for i, token in enumerate(offered.tokens[: offered.verified]):
         if i - len(cut) >= len(verified) or verified[i - len(cut)] != token:
             cut.append(i)
     return cut

@@ -28,14 +28,8 @@ DRAFTING, VERIFYING = 1, 2
 
 
 class Choice(NamedTuple):
-    """A chosen token and how far its score lay above the runner-up's (inf if it had none)."""
-
-    token: int
-    gap: float
-
-
-class Pair(NamedTuple):
-    """A chosen token, how far its score lay above the runner-up's, and the runner-up (-1: none).
+    """A chosen token, how far its score lay above the runner-up's (inf if it had none), and the
+    runner-up (-1: none).
 
     `draw` says how it was drawn if that was with numbers that nobody shares; there is no runner-up
     then, and the gap is the log odds of the most probable token, whichever was drawn.
@@ -43,14 +37,31 @@ class Pair(NamedTuple):
 
     token: int
     gap: float
-    second: int
+    second: int = -1
     draw: Draw | None = None
 
 
-def noise(seed: int, position: int, size: int) -> NDArray[np.float64]:
-    """Gumbel noise of tokens 0..size-1 at one position: float64 [size]."""
+def noise(seed: int, position: int, size: int) -> NDArray[np.float32]:
+    """Gumbel noise of tokens 0..size-1 at one position: float32 [size]."""
     bits = np.random.Philox(key=np.array([seed, position], dtype=np.uint64))
-    return -np.log(np.random.Generator(bits).standard_exponential(size))
+    return gumbel(bits.random_raw((size + 1) // 2).view(np.uint32)[:size])
+
+
+def gumbel(bits: NDArray[np.uint32]) -> NDArray[np.float32]:
+    """Gumbel noise, float32 [n], of 32 random bits each.
+
+    -log(-log(1 - u)) of a uniform u > 0: the largest noise comes of the smallest u, of which
+    float32 has all, so it reaches 22.9 in steps as fine as the numbers are rare. Of u near 1, where
+    it has few, comes the smallest noise, which wins nothing: that ends at -2.8. All is finite.
+    """
+    noise = bits.astype(np.float32)
+    noise += 0.5
+    noise *= -(2**-32)  # -u; in place, as fresh memory costs more than arithmetic
+    np.maximum(noise, 2**-24 - 1, out=noise)
+    np.log1p(noise, out=noise)
+    np.negative(noise, out=noise)
+    np.log(noise, out=noise)
+    return np.negative(noise, out=noise)
 
 
 def numbers(seed: int, position: int, purpose: int, serial: int) -> np.random.Generator:
@@ -60,20 +71,14 @@ def numbers(seed: int, position: int, purpose: int, serial: int) -> np.random.Ge
     return np.random.Generator(np.random.Philox(key=key, counter=counter))
 
 
-def penalize(
-    scores: Logits,
-    seen: Sequence[int] | NDArray[np.int64],
-    penalty: float,
-    among: NDArray[np.int64] | None = None,
-) -> None:
+def penalize(scores: Logits, seen: Sequence[int] | NDArray[np.int64], penalty: float) -> None:
     """Make the tokens that a text has `seen` less likely (arXiv 1909.05858), in place: their scores
-    are divided by the penalty, negative ones multiplied. `among`: the ids of the scores [V],
-    ascending; None: 0..V-1.
+    [V] are divided by the penalty, negative ones multiplied.
     """
     ids = np.asarray(seen, dtype=np.int64)
-    places = ids[ids < scores.size] if among is None else np.flatnonzero(np.isin(among, ids))
-    before = scores[places]
-    scores[places] = np.where(before < 0, before * penalty, before / penalty)
+    ids = ids[ids < scores.size]
+    before = scores[ids]
+    scores[ids] = np.where(before < 0, before * penalty, before / penalty)
 
 
 def probabilities(scores: Logits, sampling: Sampling) -> NDArray[np.float32]:
@@ -130,72 +135,36 @@ class Sampler:
         `mask`, bool [V], says what is allowed; at least one token must be.
         """
         scores = logits if mask is None else np.where(mask, logits, np.float32(-np.inf))
-        return _top(self._noised(scores, position))
-
-    def choose_two(
-        self, logits: Logits, position: int, among: NDArray[np.int64] | None = None, size: int = 0
-    ) -> Pair:
-        """The token that `choose` takes, and the one that it would take without it. With `among`,
-        logits [len(among)] are those of these ids, ascending, of `size`; the result holds indices
-        into it.
-        """
-        scores = self._noised(logits, position, among, size)
-        best, gap = _top(scores)
-        below, above = scores[:best], scores[best + 1 :]
-        low = int(below.argmax()) if below.size else -1
-        high = best + 1 + int(above.argmax()) if above.size else -1
-        second = low if high < 0 or (low >= 0 and scores[low] >= scores[high]) else high
-        return Pair(best, gap, second)
-
-    def _noised(
-        self,
-        scores: Logits,
-        position: int,
-        among: NDArray[np.int64] | None = None,
-        size: int = 0,
-    ) -> NDArray[np.floating]:
-        """Scores whose largest is the token: a draw from the logits (-inf: ruled out)."""
-        if self.sampling.temperature < COLDEST:
-            return scores
-        gumbel = self._noise(self.sampling.seed, position, size or scores.size)
-        heated = truncate(scores, self.sampling) / np.float64(self.sampling.temperature)
-        return heated + (gumbel if among is None else gumbel[among])
+        if self.sampling.temperature >= COLDEST:
+            scores = truncate(scores, self.sampling) / np.float32(self.sampling.temperature)
+            scores += self._noise(self.sampling.seed, position, scores.size)
+        best = int(scores.argmax())
+        parts = ((0, scores[:best]), (best + 1, scores[best + 1 :]))
+        others = [start + int(part.argmax()) for start, part in parts if part.size]
+        second = max(others, key=scores.__getitem__, default=-1)
+        return Choice(best, float(scores[best] - (scores[second] if others else -np.inf)), second)
 
 
-def _top(scores: NDArray[np.floating]) -> Choice:
-    """The largest score's index and its distance to the second largest."""
-    best = int(scores.argmax())
-    rest = max(
-        scores[:best].max(initial=-np.inf),
-        scores[best + 1 :].max(initial=-np.inf),
-    )
-    return Choice(best, float(scores[best] - rest))
-
-
-class IndependentSampler:
+class IndependentSampler(Sampler):
     """Draws a draft's tokens with numbers that the target does not share, as rejection sampling
     wants them. Counts its draws, so that no two of them are alike; never shared between columns.
     """
 
     def __init__(self, sampling: Sampling) -> None:
         """The temperature must be COLDEST at least."""
-        self.sampling = sampling
+        super().__init__(sampling)
         self._draws = 0
 
-    def choose_two(
-        self, logits: Logits, position: int, among: NDArray[np.int64] | None = None, size: int = 0
-    ) -> Pair:
-        """See Sampler; there is no next best."""
+    def choose(
+        self, logits: Logits, position: int, mask: NDArray[np.bool_] | None = None
+    ) -> Choice:
+        """See Sampler; a draft has no mask, and there is no runner-up."""
         self._draws += 1
         drawn = numbers(self.sampling.seed, position, DRAFTING, self._draws)
         chances = probabilities(logits, self.sampling)
         token, largest = draw_from(chances, drawn.random()), float(chances.max())
         odds = largest / max(1 - largest, 1e-9)
-        return Pair(token, log(odds), -1, Draw(token, chances, among))
-
-
-#: What chooses the tokens of a draft.
-DraftSampler = Sampler | IndependentSampler
+        return Choice(token, log(odds), draw=Draw(token, chances))
 
 
 def draw_from(weights: NDArray[np.floating], number: float) -> int:

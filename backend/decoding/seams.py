@@ -87,13 +87,16 @@ class Drafter:
         """
 
     def rewind(self, length: int) -> None:
-        """Learn that only the first `length` tokens of the context still stand."""
+        """Learn that only the first `length` tokens of the context still stand: a program cuts its
+        text, and a text may end within tokens that a constraint forced.
+        """
 
     def propose(self, context: Sequence[int], budget: int) -> Proposal:
         """Suggest what follows `context`, at most `budget` tokens deep.
 
         `context` is every committed token, prompt included, and those that a constraint forces
-        next, which the target has not computed; its last one is what the suggestions hang below.
+        next; its last one is what the suggestions hang below. The forced ones the target has not
+        computed, and they may never be written: `rewind` follows where the text ends before them.
         """
         return NOTHING
 
@@ -107,7 +110,7 @@ class Drafter:
         """Give back what it holds, such as a draft's cache."""
 
 
-#: bool [1 + drafted, V], a row for each row of logits, True where a token is allowed; no rows:
+#: bool [1 + verified, V], a row for each row of logits, True where a token is allowed; no rows:
 #: everything is.
 Masks = NDArray[np.bool_]
 
@@ -124,11 +127,11 @@ class Constraint:
         return ()
 
     def cut(self, proposal: Proposal) -> Proposal:
-        """The proposal without drafted tokens that the constraint rules out; scratch untouched."""
+        """The proposal without tokens that the constraint rules out; scratch untouched."""
         return proposal
 
     def masks_along(self, proposal: Proposal) -> Masks:
-        """Allowed tokens after the root (row 0) and after drafted token i (row i + 1)."""
+        """Allowed tokens after the root (row 0) and after verified token i (row i + 1)."""
         return UNMASKED
 
     def start_masks(self, proposal: Proposal) -> Callable[[], Masks]:

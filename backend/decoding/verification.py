@@ -8,7 +8,6 @@ does not depend on the draft cannot be agreed with more often (arXiv 2408.07978)
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import inf, nan
 
 import numpy as np
@@ -23,17 +22,7 @@ from backend.decoding.sampling import (
     numbers,
     probabilities,
 )
-from backend.types import Draw, Logits, Proposal
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """`rows`: indices of the accepted drafted tokens, a path from the root. `choices`: one for each
-    of them and one more, the bonus token sampled after the last.
-    """
-
-    rows: tuple[int, ...]
-    choices: tuple[Choice, ...]
+from backend.types import Draw, Logits, Outcome, Proposal
 
 
 class Verifier:
@@ -48,10 +37,11 @@ class Verifier:
         allowed: NDArray[np.bool_],
         position: int,
         sampler: Sampler,
-    ) -> Verdict:
-        """Decide on float32 logits [1 + drafted, V] of the root and the drafted tokens.
+    ) -> Outcome:
+        """Decide on float32 logits [1 + verified + feedback, V], the first of the root and the
+        verified tokens.
 
-        `allowed`: what may be chosen there, bool of the same shape; no rows: everything. `position`
+        `allowed`: what may be chosen there, bool [1 + verified, V]; no rows: everything. `position`
         is that of the first token to decide, `sampler` the request's own.
         """
 
@@ -59,7 +49,7 @@ class Verifier:
             mask = allowed[row] if allowed.size else None
             return sampler.choose(logits[row], position + depth, mask)
 
-        return verify(proposal, sample)
+        return verify(proposal, logits, position, sample)
 
 
 KEYED = Verifier()
@@ -86,7 +76,7 @@ class DistributionVerifier(Verifier):
         allowed: NDArray[np.bool_],
         position: int,
         sampler: Sampler,
-    ) -> Verdict:
+    ) -> Outcome:
         """See Verifier."""
         sampling = sampler.sampling
         if sampling.temperature < COLDEST:
@@ -109,43 +99,39 @@ class DistributionVerifier(Verifier):
                 path.append(_examine(target, draw, drawn))
             return Choice(path[-1], inf)
 
-        return verify(proposal, sample)
+        return verify(proposal, logits, position, sample)
 
 
 def _examine(target: NDArray[np.float32], draw: Draw, drawn: np.random.Generator) -> int:
     """The token to commit where `draw` is proposed and p is `target`, float32 [V]. A token that
     only rounding rejects, since no residual remains, passes.
     """
-    if drawn.random() * draw.probabilities[draw.index] < target[draw.token]:
+    if drawn.random() * draw.probabilities[draw.token] < target[draw.token]:
         return draw.token
     residual = target.copy()
-    residual[_places(draw)] -= draw.probabilities
+    residual[: draw.probabilities.size] -= draw.probabilities
     np.maximum(residual, 0, out=residual)
     return draw_from(residual, drawn.random()) if residual.any() else draw.token
 
 
-def _places(draw: Draw) -> slice | NDArray[np.int64]:
-    """Where the tokens that could be drawn stand in the target's distribution."""
-    return slice(draw.probabilities.size) if draw.support is None else draw.support
+def verify(
+    proposal: Proposal, logits: Logits, position: int, sample: Callable[[int, int], Choice]
+) -> Outcome:
+    """Accept proposed tokens while the sample equals one of them.
 
-
-def verify(proposal: Proposal, sample: Callable[[int, int], Choice]) -> Verdict:
-    """Accept drafted tokens while the sample equals one of them.
-
-    `sample(row, depth)` samples behind row 0 (the root) or i + 1 (drafted token i), for the
+    `sample(row, depth)` samples behind row 0 (the root) or i + 1 (verified token i), for the
     position `depth` after the root's next. The first sample that no child carries is the bonus.
     """
     children: dict[tuple[int, int], int] = {}
-    for i in range(proposal.drafted):
+    for i in range(proposal.verified):
         children.setdefault((proposal.parents[i], proposal.tokens[i]), i)
-    rows: list[int] = []
-    choices: list[Choice] = []
-    node = -1
-    while True:
-        choice = sample(node + 1, len(rows))
-        choices.append(choice)
-        child = children.get((node, choice.token))
-        if child is None:
-            return Verdict(tuple(rows), tuple(choices))
-        rows.append(child)
-        node = child
+    path, tokens, gaps = list[int](), list[int](), list[float]()
+    node: int | None = -1
+    while node is not None:
+        choice = sample(node + 1, len(path))
+        tokens.append(choice.token)
+        gaps.append(choice.gap)
+        node = children.get((node, choice.token))
+        if node is not None:
+            path.append(node)
+    return Outcome(tuple(tokens), tuple(path), proposal, logits, tuple(gaps), position)

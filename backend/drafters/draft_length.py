@@ -75,10 +75,8 @@ class DraftLength:
 
     branches = False
 
-    def __init__(self, k: int, *, trees: bool = True) -> None:
-        """`trees`: whether the target checks a tree of guesses, or but a chain."""
+    def __init__(self, k: int) -> None:
         self.most = k
-        self._trees = trees
 
     def best(self, chances: Sequence[float], calls: int = 0) -> tuple[float, int]:
         """What the best round of such guesses earns, the most probable first, and how many of them
@@ -95,12 +93,6 @@ class DraftLength:
         its parent, so parents come first.
         """
         best = sorted(guesses, key=lambda guess: (-guess.chance, len(guess.path)))
-        if not self._trees:
-            chain: list[Guess] = []
-            for guess in best:
-                if guess.path[:-1] == (chain[-1].path if chain else ()):
-                    chain.append(guess)
-            best = chain
         best = best[: self.best([guess.chance for guess in best])[1]]
         rows = {guess.path: row for row, guess in enumerate(best)}
         return Proposal(
@@ -109,9 +101,6 @@ class DraftLength:
             calls=calls,
             by=tuple(guess.by for guess in best),
         )
-
-    def begin(self, context: int) -> None:
-        """Begin a round behind so many tokens. A drafter that asks another one begins it twice."""
 
     def learn(self, outcome: Outcome) -> None:
         """See what a pass cost and committed; to be called once for each."""
@@ -126,17 +115,16 @@ class AdaptiveDraftLength(DraftLength):
     call of the draft to begin with, which what calls then take corrects.
     """
 
-    def __init__(self, costs: Costs, call: float, k: int, *, trees: bool = True) -> None:
-        super().__init__(k, trees=trees)
-        self.branches = trees
+    def __init__(self, costs: Costs, call: float, k: int, *, branches: bool = True) -> None:
+        super().__init__(k)
+        self.branches = branches
         self._costs = costs
         self._call = call
         self._timed = 1  # rounds that showed what a call takes, and `call` itself
         self._rows, self._context = 1, CONTEXT  # rows of the last pass
         self._plain_steps = self._tokens = float(MEMORY)  # that so many tokens cost lately
-        # Of all rounds that could draft, one that reads the prompt or follows a grammar is none:
-        self._rounds = self._drafting = self._depth = 0  # how many; that drafted; how deep in all
-        self._begun = False  # a round whose outcome is not known yet
+        self._rounds = -1  # without the first, in which nothing is drafted
+        self._drafting = self._depth = 0  # rounds that drafted; how deep in all
 
     @property
     def _token(self) -> float:
@@ -163,11 +151,8 @@ class AdaptiveDraftLength(DraftLength):
         slope = (costs(rows + 4, context) - costs(rows, context)) / 4
         return drafted < self.most and self._token * chance > self._call + slope
 
-    def begin(self, context: int) -> None:
-        self._context, self._begun = context, True
-
     def learn(self, outcome: Outcome) -> None:
-        proposal, costs = outcome.proposal, self._costs.now
+        proposal, costs, self._context = outcome.proposal, self._costs.now, outcome.position
         if proposal.calls and self._call:
             self._timed = min(self._timed + 1, MEMORY)
             # Other work may have held it up: it counts as twice as long at most.
@@ -179,14 +164,13 @@ class AdaptiveDraftLength(DraftLength):
         self._rows = rows
         self._plain_steps = fade * self._plain_steps + spent / costs.one_row
         self._tokens = fade * self._tokens + tokens
-        if self._begun and not proposal.forced:
-            self._rounds += 1
-            self._drafting += proposal.drafted > 0
-            self._depth += max(map(len, proposal.paths), default=0)
-        self._begun = False
+        self._rounds += 1
+        if proposal.drafted:
+            self._drafting += 1
+            self._depth += max(map(len, proposal.paths)) - proposal.forced
 
     def summary(self) -> Decision:
-        if not self._rounds:
+        if self._rounds <= 0:
             return UNDECIDED
         if not self._drafting:
             declined = ("no guess paid",)

@@ -18,7 +18,7 @@ the next committed token takes the place of column 0.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from random import Random
 
 import numpy as np
@@ -30,7 +30,7 @@ from backend.types import Outcome, Proposal
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """W, N and G."""
+    """W, N and G, by the names of lookahead's settings."""
 
     window: int
     level: int
@@ -41,11 +41,6 @@ class Sizes:
         """Rows of a full pass: the root, the window's branch and all guesses."""
         ahead = self.window - 1 + self.window * (self.level - 2)
         return 1 + ahead + self.guesses * (self.level - 1)
-
-    @property
-    def values(self) -> dict[str, int]:
-        """By the names of lookahead's settings."""
-        return {"window": self.window, "level": self.level, "guesses": self.guesses}
 
     def __str__(self) -> str:
         return f"window {self.window}, level {self.level}, guesses {self.guesses}"
@@ -61,35 +56,23 @@ YIELDS: Mapping[Sizes, float] = {
     Sizes(15, 5, 15): 1.80,
 }
 
-LADDER = tuple(YIELDS)
-
 #: The sizes where nobody knows what passes cost.
-USUAL = LADDER[1]
+USUAL = Sizes(5, 3, 5)
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 
 
-def predicted(sizes: Sizes, costs: PassCosts) -> float:
-    """The speed-up over plain decoding that T(k) promises."""
-    return YIELDS[sizes] / _plain_steps(sizes, costs)
-
-
-def _plain_steps(sizes: Sizes, costs: PassCosts) -> float:
-    """The time of a full pass in one-token passes; the number of guesses differs from pass to pass,
-    and with it the width.
-    """
-    return (costs(sizes.rows) + costs.width_change) / costs(1)
-
-
 def choose_sizes(costs: PassCosts) -> tuple[Sizes, Decision]:
-    """The sizes that promise most, and the decision for them."""
+    """The sizes that promise the highest speed-up over plain decoding by T(k), and the decision."""
     if not costs.known:
-        return USUAL, Decision(USUAL.values, f"{USUAL}: the usual sizes")
-    sizes = max(LADDER, key=lambda sizes: predicted(sizes, costs))
-    gain, cost = predicted(sizes, costs), f"{_plain_steps(sizes, costs):.2f}{TIMES}"
-    why = f"{sizes}: a pass takes {cost} as long, for about {YIELDS[sizes]:.1f} tokens"
+        return USUAL, Decision(asdict(USUAL), f"{USUAL}: the usual sizes")
+    # Each pass has another number of guesses, and with it another width.
+    times = {s: (costs(s.rows) + costs.width_change) / costs.one_row for s in YIELDS}
+    sizes = max(YIELDS, key=lambda sizes: YIELDS[sizes] / times[sizes])
+    time, tokens, gain = times[sizes], YIELDS[sizes], YIELDS[sizes] / times[sizes]
+    why = f"{sizes}: a pass takes {time:.2f}{TIMES} as long, for about {tokens:.1f} tokens"
     against = (f"expected speed-up {gain:.2f}{TIMES}",) if gain <= 1 else ()
-    return sizes, Decision(sizes.values, why, against)
+    return sizes, Decision(asdict(sizes), why, against)
 
 
 class NgramPool:
@@ -146,6 +129,9 @@ class Lookahead(Drafter):
             self._seen = len(context)
         self._root = context[-1]
         tokens, parents = _trie(guess[:budget] for guess in self._pool.guesses(self._root))
+        if budget < self._window + self._level - 3:
+            # The window reaches as far; what it found so near the end would not be used any more.
+            return Proposal(tuple(tokens), tuple(parents), by=("n-gram pool",) * len(tokens))
         drafted = len(tokens)
         above = [-1]
         for depth, row in enumerate(self._levels):

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from backend.decoding.sampling import DraftSampler, Pair, penalize
+from backend.decoding.sampling import Choice, Sampler, penalize
 from backend.decoding.seams import NOTHING, Decision, Drafter, KnownStates
 from backend.decoding.verification import KEYED, Verifier
 from backend.drafters.draft_length import Acceptance, DraftLength, Guess, Path
@@ -51,7 +51,7 @@ class NetworkDrafter(Drafter):
     def __init__(
         self,
         network: DraftNetwork,
-        sampler: DraftSampler,
+        sampler: Sampler,
         draft_length: DraftLength,
         eos_ids: Set[int] = frozenset(),
         vocab_size: int = 0,
@@ -66,9 +66,10 @@ class NetworkDrafter(Drafter):
         self._draft_length = draft_length
         self._eos_ids = eos_ids
         self._vocab_size = vocab_size
+        # Of the tokens that the network does not know nothing is ever written.
+        self._scores = np.full(vocab_size, -np.inf, dtype=np.float32)
         self._read = list[int]()  # tokens of the network's rows; not of guesses from states
         self._same = 0  # how many of them are known to be the text's
-        self._declined: tuple[str, ...] = ()
         self._acceptance = Acceptance((*PRIOR, *SECOND))
         self._first = Acceptance((FIRST,), LATELY)
         self._guesses: list[Guess] = []  # those of the last round
@@ -89,46 +90,38 @@ class NetworkDrafter(Drafter):
 
     def propose(self, context: Sequence[int], budget: int) -> Proposal:
         self._guesses, self._path = [], ()
-        self._draft_length.begin(len(context))
         network, states, length = self._network, self.states, len(context)
-        if length > network.positions and not self._declined:
-            self._declined = (f"the {network.title} reads at most {network.positions:,} tokens",)
-            self.decision = Decision(declined=self._declined)
         budget = min(budget, network.positions + 1 - length)
         # Behind a token that the target has not computed, hidden states are the network's own.
         known = length if states is None else min(length, states.end + 1)
-        if budget <= 0 or length - known > READ_FORCED:
-            return NOTHING
-        if not self._draft_length.extends(0, self.first_token_acceptance):
-            self._first.forget(0)
+        if not self._pays(length, budget, length - known):
             return NOTHING
         self._rewind_to(context, length - 1)  # so that a token at least is left to be read
         logits = self._feed(context, known, wanted=True)
         if not len(logits):
             return NOTHING
         for position in range(known, length):
-            logits = self._guess(position, context[position])
-        return self._chain(logits, context, budget, 1 + length - known)
+            logits = network.guess(position, context[position])
 
-    def _chain(self, logits: Logits, context: Sequence[int], budget: int, calls: int) -> Proposal:
-        """Guess behind this text, whose next token has these logits [1, V']."""
-        chance, path, draws = 1.0, Path(), dict[Path, Draw]()
+        calls, chance, path, draws = 1 + length - known, 1.0, Path(), dict[Path, Draw]()
         while True:
-            pair = self._choose(logits[0], context, path)
-            kind = bisect(GAPS, pair.gap)
-            if pair.draw is not None:
-                draws[path] = pair.draw
-            elif self._draft_length.branches and pair.second >= 0:
+            choice = self._choose(logits[0], context, path)
+            kind = bisect(GAPS, choice.gap)
+            if choice.draw is not None:
+                draws[path] = choice.draw
+            elif self._draft_length.branches and choice.second >= 0:
                 second = len(PRIOR) + kind
                 beside = chance * self._acceptance[second]
-                self._guesses.append(Guess((*path, pair.second), beside, second, self.by))
+                self._guesses.append(Guess((*path, choice.second), beside, second, self.by))
             chance *= self._acceptance[kind]
-            path = (*path, pair.token)
+            path = (*path, choice.token)
             self._guesses.append(Guess(path, chance, kind, self.by))
-            ended = len(path) == budget or pair.token in self._eos_ids
+            ended = len(path) == budget or choice.token in self._eos_ids
             if ended or not self._draft_length.extends(len(path), chance):
                 break
-            logits, calls = self._guess(len(context) + len(path) - 1, pair.token), calls + 1
+            if states is None:
+                self._read.append(choice.token)
+            logits, calls = network.guess(length + len(path) - 1, choice.token), calls + 1
         self._path = path
         if draws:
             # Leaving out a token for what it is would be drawing from another distribution than the
@@ -137,20 +130,30 @@ class NetworkDrafter(Drafter):
             return replace(chain, draws=draws, by=(self.by,) * len(path))
         return self._draft_length.proposal(self._guesses, calls)
 
-    def _choose(self, logits: Logits, context: Sequence[int], path: Path) -> Pair:
-        """The sampler's choice from logits [V'] behind the context and the path, by the text's own
-        ids.
+    def _pays(self, length: int, budget: int, unknown: int) -> bool:
+        """Whether to draft behind a text of this length, whose last so many tokens the target has
+        not computed.
         """
-        ids, position = self._network.vocabulary, len(context) + len(path)
+        network = self._network
+        if length > network.positions and not self.decision.declined:
+            declined = f"the {network.title} reads at most {network.positions:,} tokens"
+            self.decision = Decision(declined=(declined,))
+        if budget <= 0 or unknown > READ_FORCED:
+            return False
+        if not (pays := self._draft_length.extends(0, self.first_token_acceptance)):
+            self._first.forget(0)
+        return pays
+
+    def _choose(self, logits: Logits, context: Sequence[int], path: Path) -> Choice:
+        """The sampler's choice from logits [V'] behind the context and the path."""
+        if (ids := self._network.vocabulary) is not None:
+            self._scores[ids] = logits
+            logits = self._scores
         if (penalty := self._sampler.sampling.repetition_penalty) != 1:
             logits = logits.copy()
-            penalize(logits, [*context, *path], penalty, ids)
-        if ids is None:
-            # Vocabularies of one tokenizer may be padded to different widths.
-            return self._sampler.choose_two(logits[: self._vocab_size or None], position)
-        pair = self._sampler.choose_two(logits, position, ids, self._vocab_size)
-        second = int(ids[pair.second]) if pair.second >= 0 else -1
-        return pair._replace(token=int(ids[pair.token]), second=second)
+            penalize(logits, [*context, *path], penalty)
+        # Vocabularies of one tokenizer may be padded to different widths.
+        return self._sampler.choose(logits[: self._vocab_size or None], len(context) + len(path))
 
     def _rewind_to(self, context: Sequence[int], most: int) -> None:
         """Rewind the network to its rows of the text, of the first `most` tokens at most."""
@@ -179,11 +182,6 @@ class NetworkDrafter(Drafter):
         self._read += context[len(self._read) : end]
         return logits
 
-    def _guess(self, position: int, token: int) -> Logits:
-        if self.states is None:
-            self._read.append(token)
-        return self._network.guess(position, token)
-
     def observe(self, outcome: Outcome) -> None:
         self._draft_length.learn(outcome)
         self.learn(outcome)
@@ -196,7 +194,7 @@ class NetworkDrafter(Drafter):
         self._guesses, self._path = [], ()
 
     def conclude(self) -> None:
-        self.decision = self._draft_length.summary().beside(self._declined)
+        self.decision = self._draft_length.summary().beside(self.decision.declined)
 
     def close(self) -> None:
         self._network.close()

@@ -6,7 +6,7 @@ output.
 
 from collections.abc import Iterator, Sequence
 
-from backend.decoding.seams import UNDECIDED, Drafter
+from backend.decoding.seams import UNDECIDED, Decision, Drafter
 from backend.drafters.draft_length import Acceptance, DraftLength, Guess
 from backend.types import Outcome, Proposal
 
@@ -24,11 +24,10 @@ class PromptLookup(Drafter):
     by = "prompt lookup"  # where its guesses are shown
 
     def __init__(
-        self, draft_length: DraftLength, ngram: int, declined: tuple[str, ...] = ()
+        self, draft_length: DraftLength, ngram: int, decision: Decision = UNDECIDED
     ) -> None:
-        """`declined` is what was wanted beside it and could not be had."""
-        self._declined = declined
-        self.decision = UNDECIDED.beside(declined)
+        """`decision`: what was wanted beside it and declined."""
+        self.decision = decision
         self._draft_length = draft_length
         self._ngram = ngram
         self._acceptance = Acceptance(PRIOR)
@@ -48,7 +47,6 @@ class PromptLookup(Drafter):
         del self._text[length:]
 
     def propose(self, context: Sequence[int], budget: int) -> Proposal:
-        self._draft_length.begin(len(context))
         self._extend(context)
         self.guesses = self._chain(min(self._draft_length.most, budget))
         return self._draft_length.proposal(self.guesses)
@@ -58,15 +56,12 @@ class PromptLookup(Drafter):
         self.learn(outcome)
 
     def conclude(self) -> None:
-        self.decision = self._draft_length.summary().beside(self._declined)
+        self.decision = self._draft_length.summary().beside(self.decision.declined)
 
     def learn(self, outcome: Outcome) -> None:
         """See which of the last guesses were right, verified or not."""
         self._acceptance.learn_all(self.guesses, outcome.decided)
         self.guesses = ()
-        unwritten = outcome.proposal.forced - len(outcome.tokens)
-        if unwritten > 0:  # the text ended within what a grammar forces, and may go on otherwise
-            self.rewind(len(self._text) - unwritten)
 
     def _chain(self, depth: int) -> list[Guess]:
         """What the best match promises, `depth` tokens."""

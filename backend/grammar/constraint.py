@@ -91,7 +91,7 @@ class GrammarConstraint(Constraint):
         """See Constraint. Call it on a proposal that `cut` returned, else it raises ValueError.
         After the end of the text only another end is allowed, so that every row can be sampled.
         """
-        masks = np.zeros((1 + proposal.drafted, self._size), dtype=np.bool_)
+        masks = np.zeros((1 + proposal.verified, self._size), dtype=np.bool_)
         matcher, at = self._matcher, tuple[int, ...]()
         for row, path in enumerate(((), *proposal.paths)):
             common = len(at)
@@ -179,7 +179,7 @@ def without(proposal: Proposal, allowed: Sequence[bool]) -> Proposal:
     if all(allowed):
         return proposal
     rows = [i for i, keep in enumerate(allowed) if keep]
-    rows += range(proposal.drafted, len(proposal.tokens))
+    rows += range(proposal.verified, len(proposal.tokens))
     new = {-1: -1} | {old: i for i, old in enumerate(rows)}
     return replace(
         proposal,

@@ -27,19 +27,18 @@ def library_events(
     clock: Clock,
     stopped: Callable[[], bool],
     *,
-    scratch: int,
     takes_turns: bool,
     lossless: bool,
 ) -> Iterator[Event | None]:
     """Every event of a column that `model` answers; None where nothing has come. Advances `clock`
-    if the column takes turns. `scratch`: see ColumnRun. Raises DerbyError.
+    if the column takes turns. Raises DerbyError.
     """
     tokenizer, prompt, stream = model.tokenizer, 0, None
     limit: Reason = "token limit"
     if tokenizer is not None:
         prompt, stream = len(prompt_tokens(tokenizer, request)), TextStream(tokenizer, request.stop)
         if model.max_context:
-            room = positions_for(prompt, request, model.max_context, scratch) - prompt
+            room = positions_for(prompt, request, model.max_context) - prompt
             limit = limit if request.max_new_tokens <= room else "context full"
             request = replace(request, max_new_tokens=min(request.max_new_tokens, room))
     name, parts = (str(model.spec), asdict(model.spec)) if model.spec else ("", {})

@@ -38,9 +38,8 @@ from backend.types import Layers, ModelSpec, Request
 
 @dataclass(slots=True, kw_only=True)
 class ColumnRun:
-    """Column `index` of a race, on the model `spec`. `scratch`: positions that no column of the
-    race writes into, so that all end at the same token where the context does. `stopped()`: it is
-    to compute nothing more. The rest: see Race.
+    """Column `index` of a race, on the model `spec`. `stopped()`: it is to compute nothing more.
+    The rest: see Race.
     """
 
     index: int
@@ -49,7 +48,6 @@ class ColumnRun:
     request: Request
     models: LoadedModels
     say: Say
-    scratch: int
     stopped: Callable[[], bool]
     save_cache: Path | None
     restore_cache: Path | None
@@ -65,7 +63,7 @@ class ColumnRun:
     def events(self) -> Generator[Event | None]:
         """Every event. Raises what the column cannot do: DerbyError, or a library's error."""
         library = self.column.strategy.library
-        yield from self._own_events() if library is None else self._library_events(library)
+        return self._own_events() if library is None else self._library_events(library)
 
     def _own_events(self) -> Generator[Event]:
         column, request, clock, index = self.column, self.request, self.clock, self.index
@@ -81,7 +79,7 @@ class ColumnRun:
         else:
             self._prompt = prompt_tokens(target.tokenizer, request)
         prompt, program = self._prompt, self._program
-        self._positions = positions_for(len(prompt), request, target.max_context, self.scratch)
+        self._positions = positions_for(len(prompt), request, target.max_context)
         yield Started(
             index,
             len(prompt),
@@ -144,10 +142,10 @@ class ColumnRun:
 
     def _session(self, engine: Engine, layers: Layers = ()) -> Session:
         """A session with room for the whole text, so that no cache grows on the clock."""
-        program, depth = self._program, self.column.scratch_depth
+        program = self._program
         new = most_tokens(program, engine.tokenizer) if program else self.request.max_new_tokens
-        rows = min(len(self._prompt) + new, self._positions) + depth
-        session = self.models.session(engine, min(rows, engine.max_context), layers)
+        rows = min(len(self._prompt) + new, self._positions, engine.max_context)
+        session = self.models.session(engine, rows, layers)
         return self._opened.enter_context(session)
 
     def _drafter(self, sampler: Sampler) -> Drafter:
@@ -242,7 +240,6 @@ class ColumnRun:
             model,
             self.clock,
             self.stopped,
-            scratch=self.scratch,
             takes_turns=library.takes_turns,
             lossless=column.lossless(self.request.sampling.temperature),
         )

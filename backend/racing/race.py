@@ -73,7 +73,6 @@ class Race:
         models.begin(column.target(self.target) for column in self.columns if column.strategy.loads)
         board, finish, early = Scoreboard(self.columns), inf, self._early
         ledger = Ledger(each.settings()["at"] for each in self.columns if each.name == SERVER.name)
-        scratch = max(column.scratch_depth for column in self.columns)
 
         def lane_of(index: int) -> Lane:
             column = self.columns[index]
@@ -84,7 +83,6 @@ class Race:
                 request=self.request,
                 models=models,
                 say=preparing,
-                scratch=scratch,
                 stopped=lambda: stopped() or at_finish(index),
                 save_cache=self.save_cache if index == self.saved_column else None,
                 restore_cache=self.restore_cache,

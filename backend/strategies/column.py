@@ -33,13 +33,15 @@ class OwnModel:
     precision: str = ""
     device: str = ""
 
-    def over(self, default: ModelSpec) -> ModelSpec:
-        """The model meant. On another engine, what is not named is that engine's usual choice."""
+    def over(self, default: ModelSpec, precisions: Sequence[str] = ()) -> ModelSpec:
+        """The model meant. On another engine, what is not named is that engine's usual choice, the
+        first of its `precisions`.
+        """
         name, engine = self.name or default.name, self.engine or default.engine
         if engine == default.engine:
             precision, device = default.precision, default.device
         else:
-            precision, device = engine_named(engine).precisions[0], "CPU"
+            precision, device = (precisions or engine_named(engine).precisions)[0], "CPU"
         return ModelSpec(name, engine, self.precision or precision, self.device or device)
 
     @property
@@ -172,14 +174,9 @@ class Column:
         if library is None or library.declaration is None:
             return self.model.over(default)
         precisions = library.declaration.precisions
-        alike = default.engine == library.like and default.precision in precisions
-        own = self.model
-        return ModelSpec(
-            own.name or default.name,
-            library.name,
-            own.precision or (default.precision if alike else precisions[0]),
-            own.device or (default.device if alike else "CPU"),
-        )
+        if default.engine == library.like and default.precision in precisions:
+            default = replace(default, engine=library.name)
+        return replace(self.model, engine=library.name).over(default, precisions)
 
     @property
     def grammar(self) -> GrammarSource | None:
@@ -207,11 +204,6 @@ class Column:
             return strategy.keeps_cache and not strategy.guesses
         equivalent = strategy.equivalent(self.settings())
         return not (equivalent.lookup or equivalent.draft or equivalent.missing)
-
-    @property
-    def scratch_depth(self) -> int:
-        """Positions beyond the last token that scratch rows may reach."""
-        return self.strategy.scratch_depth(self.settings())
 
 
 #: Traits in which columns of all strategies are compared by their names.

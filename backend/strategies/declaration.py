@@ -64,11 +64,11 @@ class DrafterInputs:
 
     def draft_length(self) -> DraftLength:
         """How many tokens a round drafts, by the settings "auto" and "k"."""
-        k, trees = self.values["k"], self.target.guesses == "trees"
+        k, branches = self.values["k"], self.target.guesses == "trees"
         if not self.values["auto"]:
-            return DraftLength(k, trees=trees)
+            return DraftLength(k)
         seconds = 0.0 if self.draft is None else self.draft.seconds
-        return AdaptiveDraftLength(self.costs, seconds, k, trees=trees)
+        return AdaptiveDraftLength(self.costs, seconds, k, branches=branches)
 
 
 def build_nothing(_inputs: DrafterInputs) -> Drafter:
@@ -86,8 +86,6 @@ class Strategy:
     #: Makes a column's drafter. Raises DerbyError for what the target cannot do.
     build: Callable[[DrafterInputs], Drafter] = build_nothing
     weights: Callable[[Values, Engine], Weights] = lambda _values, _target: None  # that build needs
-    #: Positions beyond the last token that scratch rows may reach.
-    scratch_depth: Callable[[Values], int] = lambda _values: 0
     equivalent: Callable[[Values], Equivalent] = lambda _values: Equivalent()  # in libraries
     #: Whether it draws the plain one's text, or only from the same distribution.
     lossless: Callable[[Values], bool] = lambda _values: True

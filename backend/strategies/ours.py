@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from backend.decoding.sampling import COLDEST, DraftSampler, IndependentSampler
-from backend.decoding.seams import UNDECIDED, Drafter
+from backend.decoding.sampling import COLDEST, IndependentSampler
+from backend.decoding.seams import UNDECIDED, Decision, Drafter
 from backend.decoding.verification import KEYED, DistributionVerifier, Verifier
-from backend.drafters.lookahead import LADDER, Lookahead, Sizes, choose_sizes
+from backend.drafters.lookahead import Lookahead, Sizes, choose_sizes
 from backend.drafters.network_drafter import Hybrid, NetworkDrafter
 from backend.drafters.prompt_lookup import PromptLookup
 from backend.engines.eagle3.checkpoint import draft_for, eagle3_folder
@@ -104,9 +104,9 @@ def speculative_weights(values: Values, target: Engine) -> Weights:
 def build_speculative(inputs: DrafterInputs) -> Drafter:
     length, tokenizer = inputs.draft_length(), inputs.target.tokenizer
     if inputs.draft is None:
-        declined = ("prompt lookup alone: no copy of the model can draft here",)
-        return PromptLookup(length, NGRAM.default, declined)
-    sampler: DraftSampler = inputs.sampler
+        declined = "prompt lookup alone: no copy of the model can draft here"
+        return PromptLookup(length, NGRAM.default, Decision(declined=(declined,)))
+    sampler = inputs.sampler
     verifier: Verifier = KEYED
     if not lossless(inputs.values):
         verifier = DistributionVerifier()
@@ -169,13 +169,6 @@ SPECULATIVE = Strategy(
 )
 
 
-def scratch_depth(values: Values) -> int:
-    """Positions beyond the last token that any setting which `auto` may choose reaches."""
-    if not values["auto"]:
-        return values["window"] + values["level"]
-    return max(setting.window + setting.level for setting in LADDER)
-
-
 def build_lookahead(inputs: DrafterInputs) -> Drafter:
     values, seed = inputs.values, inputs.sampler.sampling.seed
     if inputs.target.guesses != "trees":
@@ -210,7 +203,6 @@ LOOKAHEAD = Strategy(
         Flag("seeded", "Seeded", "Also use the n-grams of the text so far.", default=True),
     ),
     build=build_lookahead,
-    scratch_depth=scratch_depth,
     equivalent=lookahead_equivalent,
     verified=(
         "window=5,level=3,guesses=5",

@@ -38,11 +38,7 @@ def usual_columns(model: str) -> tuple[str, ...]:
     return GGUF_COLUMNS if is_gguf(model) else DEFAULT_COLUMNS
 
 
+@cache
 def strategies() -> Mapping[str, Strategy]:
     """Every strategy by name, ours first."""
-    return _registered()
-
-
-@cache
-def _registered() -> Mapping[str, Strategy]:
     return MappingProxyType(load_declared(GROUP, Strategy, OURS))

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Len
 from pydantic import AfterValidator
@@ -43,10 +43,7 @@ class Setting:
     default: Any
     fixes: Mapping[str, Any] = field(default_factory=dict, hash=False, kw_only=True)
 
-    @property
-    def kind(self) -> Any:
-        """The type of its values, as pydantic reads them."""
-        return Name
+    kind: ClassVar[Any] = Name  # the type of its values, as pydantic reads them
 
     def parse(self, value: Any, title: str) -> Any:
         """`value`, typed or as text, as this setting keeps it. `title` is whose setting it is.
@@ -67,9 +64,7 @@ class WholeNumber(Setting):
     low: int
     high: int
 
-    @property
-    def kind(self) -> Any:
-        return int
+    kind = int
 
     def parse(self, value: Any, title: str) -> int:
         number: int = Setting.parse(self, value, title)
@@ -81,9 +76,7 @@ class WholeNumber(Setting):
 class Flag(Setting):
     """On or off."""
 
-    @property
-    def kind(self) -> Any:
-        return bool
+    kind = bool
 
     def text(self, value: bool) -> str:  # noqa: FBT001 (the value itself)
         return str(value).lower()
@@ -95,9 +88,8 @@ class Choice(Setting):
 
     options: tuple[str, ...]
 
-    @property
-    def kind(self) -> Any:
-        return Literal[self.options]
+    def parse(self, value: Any, title: str) -> str:
+        return read_as(Literal[self.options], value, f"{title}: {self.label}")
 
 
 @dataclass(frozen=True, slots=True)

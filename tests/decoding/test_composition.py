@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from loop_runs import run
 
-from backend.decoding.seams import Masks
+from backend.decoding.seams import NOTHING, Drafter, Masks
 from backend.engines.fake import FakeEngine, FakeSession
 from backend.events import Event, Step
 from backend.grammar.constraint import GrammarConstraint
@@ -22,10 +22,20 @@ from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.scoreboard import Scoreboard
 from backend.results.texts import texts_of
-from backend.strategies.column import parse_column
+from backend.strategies.column import default_column, parse_column
+from backend.strategies.registry import strategies
 from backend.types import Logits, ModelSpec, Proposal, Request, Sampling
 
-DRAFTED = ("lookup", "lookup:k=3,ngram=1", "lookahead", "lookahead:window=3,level=2", "speculative")
+#: Whatever drafts, of other packages too.
+DRAFTED = (
+    *(
+        name
+        for name, strategy in strategies().items()
+        if strategy.ours and strategy.guesses and default_column(name).lossless(1.0)
+    ),
+    "lookup:k=3,ngram=1",
+    "lookahead:window=3,level=2",
+)
 #: Loops, choices, forced runs and free text, all quickly written by a model that knows nothing.
 LOOPS = 'start: item+\nitem: "<li>" /[a-z ]{1,9}/ "</li>" | "<hr width=\'100\'/>"'
 #: Ends within a block: the end of text behind it is one that single steps never write.
@@ -115,33 +125,49 @@ def test_masks_are_computed_while_the_pass_runs(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("name", ["grammar", *DRAFTED])
 def test_forced_tokens_are_no_drafts(name: str) -> None:
+    """They come first in a step, and a draft goes on behind them."""
+    grammar, events = GrammarSource("lark", LOOPS, "test"), list[Event]()
+    column = parse_column(name).with_settings({"grammar": grammar})
     request = Request("<li>one</li><li>two</li> Say", 48, chat=False)
-    board = written(LOOPS, ModelSpec("fake-loop", "fake"), request, [name])
-    score = board.scores[1]
-    assert score.forced > 8
-    assert sum(accepted for _, accepted in score.positions) == score.accepted
-    assert score.accepted <= score.drafted
-    assert score.accepted + score.forced < len(score.tokens)
-    if name == "grammar":
-        assert (score.drafted, score.acceptance, score.positions) == (0, 0.0, [])
-
-
-def test_a_draft_goes_on_behind_forced_tokens() -> None:
-    grammar = GrammarSource("lark", LOOPS, "test")
-    column = parse_column("lookup").with_settings({"grammar": grammar})
-    request = Request("<li>one</li><li>two</li> Say", 48, chat=False)
-    events: list[Event] = []
     Race(request, (column,), ModelSpec("fake", "fake")).run(ENGINES, events.append, lambda: False)
     steps = [event for event in events if isinstance(event, Step)]
-    both = [step for step in steps if "forced" in step.origins and step.accepted]
-    assert both
-    for step in both:
-        forced = step.origins.count("forced")
-        assert (
-            step.origins[: forced + step.accepted]
-            == ["forced"] * forced + ["drafted"] * step.accepted
-        )
-        assert step.rows >= 1 + forced + step.drafted
+    for step in steps:
+        forced, accepted = step.origins.count("forced"), step.accepted
+        proposed = ["forced"] * forced + ["drafted"] * accepted
+        assert step.origins[: forced + accepted] == proposed
+        assert "drafted" not in step.origins[forced + accepted :]
+        assert accepted <= step.drafted <= step.rows - 1 - forced
+    assert any("forced" in step.origins for step in steps)
+    if name == "grammar":
+        assert not any(step.drafted for step in steps)
+    if name == "lookup":
+        assert any("forced" in step.origins and step.accepted for step in steps)
+
+
+class Mirror(Drafter):
+    """Proposes nothing, and has the text as its calls tell of it."""
+
+    def __init__(self) -> None:
+        self.text: list[int] = []
+
+    def propose(self, context: Sequence[int], budget: int) -> Proposal:
+        self.text += context[len(self.text) :]
+        assert self.text == list(context)
+        return NOTHING
+
+    def rewind(self, length: int) -> None:
+        del self.text[length:]
+
+
+def test_forced_tokens_that_are_never_written_are_taken_back() -> None:
+    """A drafter has seen them already, and a program may go on otherwise."""
+    engine, mirror = FakeEngine(), Mirror()
+    source = GrammarSource("lark", 'start: /[a-z]/ "abcdef"', "test")
+    request = Request("Say", 20, chat=False, stop=("bc",))
+    constraint = compile_grammar(source, engine.tokenizer)
+    column = run(engine, request, mirror, b"Say", constraint=constraint)
+    assert bytes(column.tokens[1:]) == b"abc"
+    assert mirror.text == [*b"Say", *column.tokens]
 
 
 def test_a_text_that_is_cut_says_what_the_grammar_still_wanted() -> None:

@@ -3,11 +3,11 @@ and the repetition penalty leave is what definitions and transformers leave; mas
 the vocabulary is as lucky as the whole; the walk down a tree commits what the model would write.
 """
 
-from collections.abc import Sequence
+from dataclasses import replace
 from math import exp
 
 import numpy as np
-from hypothesis import assume, example, given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from loop_runs import processed
 from scipy.stats import kstest
@@ -15,14 +15,15 @@ from scipy.stats import kstest
 from backend.decoding.sampling import (
     Choice,
     Sampler,
+    gumbel,
     noise,
     penalize,
     probabilities,
-    truncate,
 )
 from backend.decoding.verification import verify
 from backend.types import Proposal, Sampling
 
+NO_LOGITS = np.zeros((0, 3), np.float32)
 SEEDS = st.integers(0, 2**63 - 1)
 POSITIONS = st.integers(0, 10**6)
 # Few distinct values, so that ties are common; far enough apart that no rounding decides.
@@ -37,9 +38,25 @@ def test_noise_depends_on_seed_and_position_only(
     first = noise(seed, position, size)
     np.random.default_rng(seed).random(7)  # whatever else draws numbers changes nothing
     assert np.array_equal(first, noise(seed, position, size))
-    np.testing.assert_allclose(noise(seed, position, size + more)[:size], first, rtol=1e-12)
+    np.testing.assert_allclose(noise(seed, position, size + more)[:size], first, rtol=1e-6)
     assert not np.array_equal(first, noise(seed, position + 1, size))
     assert not np.array_equal(first, noise(seed ^ 1, position, size))
+
+
+def test_noise_is_finite_and_its_largest_values_are_as_rare_as_they_ought_to_be() -> None:
+    """Those decide which of the unlikely tokens is written: 2 ** -24, the step of uniform float32,
+    would be too coarse for a vocabulary of 150,000.
+    """
+    bits = np.array([0, 1, 2**24, 2**31, 2**32 - 1], np.uint32)
+    u = (bits + 0.5) / 2**32
+    np.testing.assert_allclose(gumbel(bits)[:-1], -np.log(-np.log1p(-u))[:-1], rtol=1e-5)
+    assert np.isfinite(gumbel(bits)).all()
+    many = np.concatenate([noise(7, position, 1 << 18) for position in range(64)])
+    for least in (6.0, 9.0, 12.0):
+        count, expected = int((many > least).sum()), -np.expm1(-exp(-least)) * many.size
+        assert abs(count - expected) < 5 * expected**0.5
+    rare = many[many > 12]
+    assert len(np.unique(rare)) >= len(rare) - 3, "hardly two are alike"
 
 
 def test_noise_is_gumbel_along_positions_seeds_and_tokens() -> None:
@@ -67,50 +84,9 @@ def test_greedy_is_the_first_largest_allowed_score_whatever_else_is_set(
     assert sampler.choose(logits, 3, np.array(allowed)).token == expected
 
 
-def slow_truncate(scores: Sequence[float], wanted: Sampling) -> tuple[set[int], float]:
-    """Tokens that top-k and then top-p leave, by the definition; and how near p was to a tie."""
-    left = [i for i, score in enumerate(scores) if score > -np.inf]
-    if wanted.top_k:
-        kth = sorted((scores[i] for i in left), reverse=True)[: wanted.top_k][-1]
-        left = [i for i in left if scores[i] >= kth]
-    if wanted.top_p == 1:
-        return set(left), 1.0
-    weights = {i: exp((scores[i] - max(scores)) / wanted.temperature) for i in left}
-    total, running, nucleus, nearest = sum(weights.values()), 0.0, set(), 1.0
-    for i in sorted(left, key=lambda i: (-scores[i], i)):
-        nearest = min(nearest, abs(running / total - wanted.top_p))
-        if running >= wanted.top_p * total:
-            break
-        nucleus.add(i)
-        running += weights[i]
-    return nucleus, nearest
-
-
-@given(
-    st.one_of(SCORES, MASKED),
-    st.integers(0, 32),
-    st.one_of(st.just(1.0), st.floats(0.01, 1.0)),
-    st.sampled_from([0.2, 0.7, 1.0, 3.0]),
-)
-@example([1.0] * 9 + [0.75], 0, 0.33, 1.0)  # all tokens light, and nearly alike
-@example([0.0] * 30, 0, 0.05, 1.0)
-@example([3.0] + [0.0] * 29, 0, 0.995, 3.0)
-def test_top_k_and_top_p_leave_what_the_definition_leaves(
-    scores: list[float], top_k: int, top_p: float, temperature: float
-) -> None:
-    assume(max(scores) > -np.inf)
-    wanted = Sampling(temperature, top_k, top_p)
-    nucleus, nearest = slow_truncate(scores, wanted)
-    assume(nearest > 1e-5)  # otherwise float32 may decide either way
-    logits = np.array(scores, np.float32)
-    truncated = truncate(logits, wanted)
-    assert {int(i) for i in np.flatnonzero(truncated > -np.inf)} == nucleus
-    assert all(truncated[i] == logits[i] for i in nucleus)
-    assert np.array_equal(logits, np.array(scores, np.float32)), "the logits were changed"
-
-
 @given(
     st.integers(0, 2**32),
+    st.sampled_from([0.03, 3.0]),
     st.builds(
         Sampling,
         temperature=st.sampled_from([0.0, 0.3, 1.0, 2.0]),
@@ -121,11 +97,15 @@ def test_top_k_and_top_p_leave_what_the_definition_leaves(
     ),
 )
 def test_tokens_have_the_probabilities_that_transformers_gives_them(
-    seed: int, sampling: Sampling
+    seed: int, spread: float, sampling: Sampling
 ) -> None:
+    """Also of a flat distribution, of which top-p leaves many tokens."""
     drawn = np.random.default_rng(seed)
-    text, scores = drawn.integers(0, 50, 20).tolist(), drawn.normal(scale=3, size=50)
+    text, scores = drawn.integers(0, 50, 20).tolist(), drawn.normal(scale=spread, size=50)
     logits = scores.astype(np.float32)
+    before = logits.copy()
+    probabilities(logits, replace(sampling, temperature=1.0))
+    assert np.array_equal(logits, before), "the logits were changed"
     expected = processed(logits, text, sampling)
     penalize(logits, text, sampling.repetition_penalty)
     if not sampling.temperature:
@@ -133,16 +113,6 @@ def test_tokens_have_the_probabilities_that_transformers_gives_them(
     else:
         weights = np.exp(expected - expected.max())
         assert np.allclose(probabilities(logits, sampling), weights / weights.sum(), atol=1e-6)
-
-
-@given(st.integers(0, 2**32), st.lists(st.integers(0, 399), max_size=99))
-def test_a_part_of_the_vocabulary_has_the_same_penalty(seed: int, text: list[int]) -> None:
-    whole = np.random.default_rng(seed).normal(size=300).astype(np.float32)
-    among = np.arange(3, 300, 7)
-    part = whole[among]
-    penalize(whole, text, 1.3)
-    penalize(part, text, 1.3, among)
-    np.testing.assert_allclose(whole[among], part, rtol=1e-6)
 
 
 @given(
@@ -163,8 +133,7 @@ def test_only_allowed_tokens_are_ever_chosen(
 ) -> None:
     allowed = [data.draw(st.booleans()) for _ in scores]
     assume(any(allowed))
-    wanted = Sampling(temperature, top_k, top_p, seed)
-    sampler = Sampler(wanted)
+    sampler = Sampler(Sampling(temperature, top_k, top_p, seed))
     choice = sampler.choose(np.array(scores, np.float32), 11, np.array(allowed))
     ruled = [s if ok else -np.inf for s, ok in zip(scores, allowed, strict=True)]
     assert allowed[choice.token]
@@ -172,9 +141,8 @@ def test_only_allowed_tokens_are_ever_chosen(
     assert (choice.gap == np.inf) <= (sum(allowed) == 1 or top_k == 1 or top_p < 1)
     if temperature in (0.0, 1e-50, 1e-9):
         assert ruled[choice.token] == max(ruled)
-    elif temperature > 0:
-        nucleus, nearest = slow_truncate(ruled, wanted)
-        assert choice.token in nucleus or nearest < 1e-5
+    elif top_k:
+        assert ruled[choice.token] >= sorted(ruled)[-min(top_k, len(ruled))]
 
 
 # Verification -----------------------------------------------------------------------------------
@@ -209,20 +177,20 @@ def test_verification_accepts_a_path_that_the_model_would_have_written(
         asked.append((row, depth))
         return Choice(token_after(branch(proposal, row - 1)), 1.0)
 
-    verdict = verify(proposal, sample)
-    chosen = tuple(choice.token for choice in verdict.choices)
+    verdict = verify(proposal, NO_LOGITS, 0, sample)
+    chosen = verdict.tokens
     truth: tuple[int, ...] = ()
     for _ in chosen:
         truth += (token_after(truth),)
     assert chosen == truth
-    assert len(chosen) == len(verdict.rows) + 1
+    assert len(chosen) == len(verdict.path) + 1
     above = -1
-    for row in verdict.rows:
+    for row in verdict.path:
         assert row < proposal.drafted
         assert proposal.parents[row] == above
         above = row
     assert branch(proposal, above) == chosen[:-1]
-    assert asked == [(row + 1, depth) for depth, row in enumerate((-1, *verdict.rows))]
+    assert asked == [(row + 1, depth) for depth, row in enumerate((-1, *verdict.path))]
     drafted = [branch(proposal, row) for row in range(proposal.drafted)]
     if len(set(drafted)) == len(drafted):  # no duplicates: it is the longest such path, too
         assert chosen not in drafted
@@ -240,21 +208,6 @@ def test_the_runner_up_is_what_would_be_chosen_without_the_best(
     logits: list[float], temperature: float, seed: int
 ) -> None:
     sampler, scores = Sampler(Sampling(temperature, seed=seed)), np.array(logits, dtype=np.float32)
-    pair, choice = sampler.choose_two(scores, 5), sampler.choose(scores, 5)
-    assert (pair.token, pair.gap) == choice
-    without = np.arange(len(logits)) != pair.token
-    assert pair.second == sampler.choose(scores, 5, without).token
-
-
-@given(st.integers(0, 2**63 - 1), st.integers(0, 99), st.sampled_from([0.0, 0.8]))
-def test_a_part_of_the_vocabulary_has_the_same_noise(
-    seed: int, position: int, temperature: float
-) -> None:
-    """A draft that knows few tokens must be as lucky with them as the target is."""
-    among = np.arange(3, 300, 7)
-    scores = np.full(300, -np.inf, dtype=np.float32)
-    scores[among] = np.random.default_rng(seed % 1000).normal(size=len(among))
-    sampler = Sampler(Sampling(temperature, seed=seed))
-    whole = sampler.choose_two(scores, position)
-    part = sampler.choose_two(scores[among], position, among, 300)
-    assert (among[part.token], part.gap, among[part.second]) == whole[:3]
+    choice = sampler.choose(scores, 5)
+    without = np.arange(len(logits)) != choice.token
+    assert choice.second == sampler.choose(scores, 5, without).token

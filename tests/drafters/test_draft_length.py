@@ -92,6 +92,14 @@ def test_a_change_of_width_is_paid_for() -> None:
     assert count(draft_length, [0.9]) == 1, "now staying is what costs nothing"
 
 
+def test_behind_a_long_context_rows_cost_more() -> None:
+    growing = PassCosts(CURVE.widths, CURVE.seconds, context_slope=(0.0, 0.01))
+    draft_length = AdaptiveDraftLength(growing, 0.0, 16)
+    assert count(draft_length, [0.3]) == 1
+    draft_length.learn(replace(outcome(1, 1), position=1000))
+    assert count(draft_length, [0.3]) == 0
+
+
 def test_a_token_is_as_dear_as_the_machine_is_slow_now() -> None:
     costs = RunningCosts(CURVE)
     draft_length, chances = AdaptiveDraftLength(costs, 0.0, 16), [0.6, 0.3, 0.12, 0.05]
@@ -147,7 +155,7 @@ def test_a_draft_that_is_never_right_is_asked_once_in_a_while(call: float, most:
     for _ in range(400):
         proposal = drafter.propose(text, 99)
         wrong = (proposal.tokens[0] + 1) % 200 if proposal.tokens else 7
-        result = Outcome((wrong,), (), proposal, NO_LOGITS, proposal.calls * call)  # type: ignore[arg-type]
+        result = Outcome((wrong,), (), proposal, NO_LOGITS, draft_seconds=proposal.calls * call)  # type: ignore[arg-type]
         drafter.observe(result)
         calls.append(proposal.calls > 0)
         text.append(wrong)
@@ -175,10 +183,6 @@ def test_what_is_verified_is_a_tree_of_the_best_guesses(
     left = [chance for path, chance in known.items() if path not in paths]
     assert max(left, default=0.0) <= min((known[path] for path in paths), default=1.0)
     assert set(DraftLength(3).proposal(guesses).paths) == set(known)
-    alone = DraftLength(3, trees=False).proposal(guesses).paths
-    assert [len(path) for path in alone] == list(range(1, len(alone) + 1)), "a chain"
-    for path in alone:
-        assert known[path] == max(known[each] for each in known if each[:-1] == path[:-1])
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

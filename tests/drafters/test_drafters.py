@@ -3,7 +3,7 @@ holds the text's beginning, no pass is wasted on it, and it is shown the true hi
 hybrid asks whichever earns more.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from backend.costs import PassCosts
 from backend.decoding.clock import Clock
 from backend.decoding.loop import Parts, decode
-from backend.decoding.sampling import DraftSampler, Sampler
+from backend.decoding.sampling import Sampler
 from backend.drafters.draft_length import AdaptiveDraftLength, DraftLength
 from backend.drafters.network_drafter import READ_FORCED, Hybrid, NetworkDrafter
 from backend.drafters.prompt_lookup import PromptLookup
@@ -76,31 +76,6 @@ def test_it_proposes_what_a_search_of_the_whole_text_finds(
         assert proposal.parents == chain_parents(len(proposal.tokens))
 
 
-def test_a_text_that_is_cut_back_is_not_indexed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a program's is at every slot."""
-    drafter, text = PromptLookup(DraftLength(3), 3), list(range(500))
-    drafter.prefill(text, len(text))
-    ngrams, visited = drafter._ngrams, list[int]()
-
-    def counting(start: int, stop: int) -> Iterator[tuple[int, tuple[int, ...]]]:
-        visited.append(stop - start)
-        return ngrams(start, stop)
-
-    monkeypatch.setattr(drafter, "_ngrams", counting)
-    drafter.rewind(498)
-    drafter.propose([*text[:498], 7, 8], 3)
-    assert sum(visited) == 4
-
-
-def test_what_a_grammar_forces_is_not_taken_for_written() -> None:
-    """A text may end within forced tokens (a stop string), and a program goes on otherwise."""
-    drafter = PromptLookup(DraftLength(3), 2)
-    forced = [5, 6, 7]
-    proposal = drafter.propose([1, 2, *forced], 9).behind(forced)
-    drafter.observe(Outcome((5,), (0,), proposal, np.zeros((0, 1), np.float32)))
-    assert drafter.propose([1, 2, 5, 8, 1, 2, 5], 9).tokens == (8, 1, 2)
-
-
 # A whole model, which reads tokens alone ----------------------------------------------------------
 
 
@@ -113,7 +88,7 @@ def cached(session: Session) -> list[int]:
 class Watched(NetworkDrafter):
     """Records every round: what was drafted and how many passes the draft reader for it."""
 
-    def __init__(self, engine: FakeEngine, sampler: DraftSampler, k: int) -> None:
+    def __init__(self, engine: FakeEngine, sampler: Sampler, k: int) -> None:
         self.engine, self.k, self.session = engine, k, engine.open()
         self.rounds: list[tuple[int, int, int]] = []  # drafted, forwards, rows
         self.chunks: list[list[int]] = []  # read before the first round

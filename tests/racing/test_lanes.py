@@ -67,7 +67,7 @@ def declare(monkeypatch: pytest.MonkeyPatch) -> Declare:
         for name, model in models.items():
             library = Library(name, elsewhere=model, takes_turns=takes_turns)
             known[name] = Strategy(name, name, "A library.", verified=(), library=library)
-        monkeypatch.setattr(registry, "_registered", lambda: known)
+        monkeypatch.setattr("backend.strategies.column.strategies", lambda: known)
 
     return declared
 

@@ -126,14 +126,14 @@ def test_a_prompt_beyond_the_context_is_refused_before_it_is_read(own_limit: int
 
 @pytest.mark.parametrize("room", [1, 2, 30, 59, 60])
 def test_all_columns_write_until_the_context_is_full_for_one_of_them(room: int) -> None:
-    """Lookahead's window reaches past the last token, so it needs that much more; a draft that
-    reads less than its target guesses no more, and writes on.
+    """Lookahead's window reaches past it and is left out there; a draft that reads less than its
+    target guesses no more, and writes on.
     """
     plain = raced([default_column("kv")], loaded(), Request(LONG, max_new_tokens=60))[1].scores[0]
     assert len(plain.tokens) == 60
     names = ("lookup", "speculative:draft=fake", "kv", "lookahead", "speculative:draft=near")
     columns = [*map(parse_column, names), default_column("stateless")]
-    engines = loaded(max_context=LENGTH + room + columns[3].scratch_depth)
+    engines = loaded(max_context=LENGTH + room)
     engines.engines["near"] = FakeEngine(salt=3, max_context=LENGTH + room // 2)
     for score in raced(columns, engines, Request(LONG, max_new_tokens=60))[1].scores:
         assert score.tokens == plain.tokens[:room] or score.reason == "photo finish"
@@ -302,7 +302,7 @@ def test_a_decision_comes_once_and_right_after_the_step_that_made_it(
 ) -> None:
     strategy = Strategy("undecided", "x", "x", build=lambda _: Undecided())
     known = dict(registry.strategies()) | {"undecided": strategy}
-    monkeypatch.setattr(registry, "_registered", lambda: known)
+    monkeypatch.setattr("backend.strategies.column.strategies", lambda: known)
     events, _ = raced([parse_column("undecided"), parse_column("kv")])
     own = [event for event in events if getattr(event, "column", -1) == 0]
     decided = [(i, event) for i, event in enumerate(own) if isinstance(event, Decided)]

@@ -108,7 +108,7 @@ def decode(
     def choose(logits: Tensor, place: int) -> int:
         scores = logits_processor(ids[:, :place], logits[None].float())[0]
         if generation_config.do_sample:
-            scores = scores.cpu().double() + noise(seed, place, len(scores))
+            scores = scores.cpu() + noise(seed, place, len(scores))
         ids[0, place] = token = int(scores.argmax())
         return token
 
@@ -154,9 +154,11 @@ def decode(
 
 @lru_cache(maxsize=64)
 def noise(seed: int, place: int, size: int) -> Tensor:
-    """Gumbel noise, float64 [size]."""
+    """Gumbel noise, float32 [size], of 32 random bits each: always finite."""
     bits = np.random.Philox(key=np.array([seed, place], dtype=np.uint64))
-    return torch.from_numpy(-np.log(np.random.Generator(bits).standard_exponential(size)))
+    drawn = bits.random_raw((size + 1) // 2).view(np.uint32)[:size].astype(np.float32)
+    uniform = np.minimum((drawn + 0.5) * 2**-32, 1 - 2**-24)
+    return torch.from_numpy(-np.log(-np.log1p(-uniform)))
 
 
 def places(parents: list[int], cached: int, model: Any) -> dict[str, Tensor]:
