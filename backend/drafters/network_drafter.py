@@ -17,7 +17,7 @@ from backend.decoding.seams import NOTHING, Decision, Drafter, KnownStates
 from backend.decoding.verification import KEYED, Verifier
 from backend.drafters.draft_length import Acceptance, DraftLength, Guess, Path
 from backend.drafters.prompt_lookup import PromptLookup
-from backend.engines.draft import NO_STATES, DraftNetwork
+from backend.engines.draft import DraftNetwork
 from backend.types import PREFILL_CHUNK, Draw, Logits, Outcome, Proposal
 
 #: Bounds of the distance between a draft's two best scores, by which its guesses are sorted.
@@ -173,7 +173,7 @@ class NetworkDrafter(Drafter):
         rows = min(PREFILL_CHUNK, network.window)
         for at in range(start, end, rows):
             tokens = context[at : min(at + rows, end)]
-            read = states.between(at - 1, at - 1 + len(tokens)) if states else NO_STATES
+            read = states.between(at - 1, at - 1 + len(tokens)) if states else None
             last = wanted and at + len(tokens) == end
             logits = network.read(at, tokens, read, wanted=last)
         self._read += context[len(self._read) : end]
@@ -182,7 +182,7 @@ class NetworkDrafter(Drafter):
     def _guess(self, position: int, token: int) -> Logits:
         if self.states is None:
             self._read.append(token)
-        return self._network.guess(position, token)
+        return self._network.read(position, [token], None, wanted=True)
 
     def observe(self, outcome: Outcome) -> None:
         self._draft_length.learn(outcome)

@@ -29,8 +29,8 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from backend.bench.prompts import PROMPTS
 from backend.engines.eagle3.checkpoint import SHIPPED, Checkpoint, read_checkpoint
 from backend.engines.eagle3.network import Eagle3
-from backend.engines.eagle3.openvino import SETTINGS, OpenVINODraft
-from backend.engines.eagle3.ring import Eagle3Network, LoadedDraft
+from backend.engines.eagle3.openvino import SETTINGS, OpenVINODraft, OpenVINONetwork
+from backend.engines.eagle3.ring import Eagle3Network
 from backend.engines.eagle3.torch import IDLE, WIDTHS, TorchDraft
 from backend.engines.torch.captured import uncaptured
 from backend.racing.models import LoadedModels
@@ -100,9 +100,11 @@ class Whole:
 
 RECORDER = Recorder()
 
+Drafts = dict[str, OpenVINODraft | TorchDraft]
+
 
 @pytest.fixture(scope="module")
-def drafts(folders: tuple[Path, Path, Path]) -> dict[str, LoadedDraft]:
+def drafts(folders: tuple[Path, Path, Path]) -> Drafts:
     exactly = SETTINGS | {"DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}  # else activations are rounded
     target, draft, _ = folders
     return {
@@ -131,16 +133,16 @@ TOKENS = st.integers(0, VOCABULARY - 1)
 @settings(max_examples=15, deadline=None)
 @given(st.data())
 def test_every_ring_computes_what_the_whole_network_does_over_the_whole_text(
-    drafts: dict[str, LoadedDraft], checkpoint: Checkpoint, name: str, data: st.DataObject
+    drafts: Drafts, checkpoint: Checkpoint, name: str, data: st.DataObject
 ) -> None:
     """Chunks of any size, round the ring more than once; guesses give way to the text."""
-    one, whole, length = Eagle3Network(drafts[name]), Whole(checkpoint), 1
+    one, whole, length = drafts[name].open(), Whole(checkpoint), 1
     for _ in range(data.draw(st.integers(1, 8))):
         tokens = data.draw(st.lists(TOKENS, min_size=1, max_size=WINDOW))
         assert_same(one, whole, tokens, length)
         length += len(tokens)
         for i, token in enumerate(data.draw(st.lists(TOKENS, max_size=3))):
-            guessed = one.guess(length + i, token)
+            guessed = one.read(length + i, [token], None, wanted=True)
             np.testing.assert_allclose(guessed, whole.guess(length + i, token), atol=2e-3)
         one.rewind(length)
         whole.rewind(length)
@@ -149,20 +151,20 @@ def test_every_ring_computes_what_the_whole_network_does_over_the_whole_text(
 
 @pytest.mark.parametrize("name", ["replayed", "openvino"])
 def test_rings_are_apart_and_graphs_are_used_again(
-    drafts: dict[str, LoadedDraft], checkpoint: Checkpoint, name: str
+    drafts: Drafts, checkpoint: Checkpoint, name: str
 ) -> None:
     draft, before = drafts[name], RECORDER.captured
-    one, two = Eagle3Network(draft), Eagle3Network(draft)
+    one, two = draft.open(), draft.open()
     assert_same(one, Whole(checkpoint), [1, 2, 3], 1)
     assert_same(two, Whole(checkpoint), [9], 1)
     assert (RECORDER.captured - before) % len(WIDTHS) == 0
     for network in (one, one, two):
         network.close()
     captured = RECORDER.captured
-    again = [Eagle3Network(draft), Eagle3Network(draft)]
+    again = [draft.open(), draft.open()]
     assert RECORDER.captured == captured
     assert_same(again[0], Whole(checkpoint), [4], 1)
-    for network in (*again, *(Eagle3Network(draft) for _ in range(IDLE))):
+    for network in (*again, *(draft.open() for _ in range(IDLE))):
         network.close()
     if isinstance(draft, TorchDraft):
         assert len(draft.idle) <= IDLE
@@ -174,13 +176,15 @@ def test_logits_are_those_of_speculators(tmp_path: Path) -> None:
     reference = load_file(PUBLISHED.with_suffix(".safetensors"))
     tokens, states = reference["tokens"].tolist(), reference["states"].numpy()
     logits = reference["logits"].numpy()  # [step, place, V']
-    network = Eagle3Network(TorchDraft(read(PUBLISHED, tmp_path), "cpu", uncaptured))
+    network = TorchDraft(read(PUBLISHED, tmp_path), "cpu", uncaptured).open()
     start = 0
     for end in (1, 2, 5, 6, 10):  # read in parts, each after guesses that are forgotten
         computed = network.read(start, tokens[start:end], states[start:end], wanted=True)
         assert np.abs(computed[0] - logits[0, end - 1]).max() < 1e-5
         for step in (1, 2):
-            computed = network.guess(end + step - 1, tokens[end + step - 1])
+            computed = network.read(
+                end + step - 1, tokens[end + step - 1 : end + step], None, wanted=True
+            )
             assert np.abs(computed[0] - logits[step, end - 1]).max() < 1e-5
         network.rewind(end)
         start = end
@@ -244,14 +248,15 @@ def test_every_row_is_read_with_the_states_of_the_token_before_it(
 ) -> None:
     """Whatever was rejected on the way."""
     seen: dict[int, tuple[int, NDArray[np.float32]]] = {}
-    original = Eagle3Network.read
+    original = OpenVINONetwork.read
 
     def noted(self: Any, position: int, tokens: Any, states: Any, *, wanted: bool) -> Any:
-        rows = zip(tokens, states.copy(), strict=True)
-        seen.update({position + i: row for i, row in enumerate(rows)})
+        if states is not None:
+            rows = zip(tokens, states.copy(), strict=True)
+            seen.update({position + i: row for i, row in enumerate(rows)})
         return original(self, position, tokens, states, wanted=wanted)
 
-    monkeypatch.setattr(Eagle3Network, "read", noted)
+    monkeypatch.setattr(OpenVINONetwork, "read", noted)
     (score,) = raced(folders, engine, [f"speculative:draft={folders[1]},k=4"], 0.8)
     assert score.drafted > score.accepted
     last, models = max(seen), LoadedModels()
