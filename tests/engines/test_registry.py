@@ -93,9 +93,9 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     for name, module in (("parrot_engine", PARROT), ("broken_engine", "import no_such_library")):
         install(tmp_path, name, module, registry.GROUP, f"{name} = {name}:PARROT")
     monkeypatch.syspath_prepend(tmp_path)
-    registry._registered.cache_clear()
+    engines.cache_clear()
     yield
-    registry._registered.cache_clear()
+    engines.cache_clear()
 
 
 @pytest.mark.usefixtures("installed")

@@ -10,12 +10,10 @@ from numpy.typing import NDArray
 from backend.engines.draft import DraftNetwork
 from backend.engines.eagle3.checkpoint import Checkpoint
 from backend.engines.eagle3.network import Eagle3Shape
+from backend.engines.session import HIDDEN
 from backend.types import HiddenStates
 
 Floats = NDArray[np.float32]
-
-#: Added to the attention score of a row that must not be seen.
-HIDDEN = np.float32(-1e9)
 
 #: The position of an empty slot: before every window.
 EMPTY = -(1 << 31)
