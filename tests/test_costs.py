@@ -1,6 +1,6 @@
 """T(k): lines through what was measured, stored, measured again when asked, times one scale."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -19,10 +19,9 @@ from backend.costs import (
     costs_of,
     measure,
 )
-from backend.engines.fake import FakeEngine
-from backend.engines.session import Session
+from backend.engines.fake import FakeEngine, FakeSession
 from backend.errors import DerbyError
-from backend.types import Layers, Logits, ModelSpec
+from backend.types import Logits, ModelSpec
 
 CURVE = PassCosts((1, 2, 4, 8), (10.0, 12.0, 13.0, 19.0), 0.5)
 
@@ -53,31 +52,21 @@ def test_the_scale_follows_the_machine_and_no_single_pass(speed: float, passes: 
     assert costs.now.relative(8) == pytest.approx(1.9)
 
 
-class Ticking(FakeEngine):
-    """A fake whose passes take what `seconds` says of rows and tokens beyond those that costs are
-    quoted at, on a clock of its own: `now`.
+def ticking(monkeypatch: pytest.MonkeyPatch, slower: float, max_context: int) -> FakeEngine:
+    """A fake whose passes take, on a clock of its own, so long for each row and each token beyond
+    those that costs are quoted at.
     """
+    now, forward = 0.0, FakeSession.forward
 
-    def __init__(self, seconds: Callable[[int, int], float]) -> None:
-        super().__init__()
-        self.now, self._seconds = 0.0, seconds
+    def ticked(session: FakeSession, tokens: Sequence[int], *more: Sequence[int]) -> Logits:
+        nonlocal now
+        n, beyond = len(tokens), session.length - CONTEXT
+        now += slower * (1 + 0.1 * n + beyond * (2e-4 + 3e-5 * n))
+        return forward(session, tokens, *more)
 
-    def open(self, rows: int = 0, layers: Layers = ()) -> Session:
-        session = super().open(rows, layers)
-        forward = session.forward
-
-        def ticking(tokens: Sequence[int], parents: Sequence[int], rows: Sequence[int]) -> Logits:
-            self.now += self._seconds(len(tokens), session.length - CONTEXT)
-            return forward(tokens, parents, rows)
-
-        session.forward = ticking  # type: ignore[method-assign]
-        return session
-
-
-def ticking(monkeypatch: pytest.MonkeyPatch, slower: float) -> Ticking:
-    engine = Ticking(lambda n, behind: slower * (1 + 0.1 * n + behind * (2e-4 + 3e-5 * n)))
-    monkeypatch.setattr(module, "perf_counter", lambda: engine.now)
-    return engine
+    monkeypatch.setattr(FakeSession, "forward", ticked)
+    monkeypatch.setattr(module, "perf_counter", lambda: now)
+    return FakeEngine(max_context=max_context)
 
 
 @pytest.mark.parametrize(
@@ -97,8 +86,7 @@ def test_measuring_finds_what_passes_take_within_the_positions_of_the_model(
     widths: int,
     slope: tuple[float, float],
 ) -> None:
-    engine = ticking(monkeypatch, slower)
-    engine.max_context = max_context
+    engine = ticking(monkeypatch, slower, max_context)
     costs = measure(engine)
     assert costs.widths == WIDTHS[:widths]
     missing = min(0, max_context - WIDTHS[widths - 1] - CONTEXT)
