@@ -324,7 +324,9 @@ def _patterns(file: str) -> tuple[list[str], list[str]]:
 
 def _gguf_in(folder: Path, file: str) -> Path:
     """The GGUF file of a fetched repository, or the first of its parts."""
-    from huggingface_hub.utils import filter_repo_objects
+    from huggingface_hub.utils import (
+        filter_repo_objects,  # pyright: ignore[reportPrivateImportUsage] (it is documented)
+    )
 
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
     wanted, unwanted = _patterns(file)
