@@ -255,7 +255,7 @@ def test_every_row_is_read_with_the_states_of_the_token_before_it(
     (score,) = raced(folders, engine, [f"speculative:draft={folders[1]},k=4"], 0.8)
     assert score.drafted > score.accepted
     last, models = max(seen), LoadedModels()
-    assert last >= score.prompt_tokens + 30
+    assert last >= score.prompt_tokens + 20
     target: Any = models.get(ModelSpec(str(folders[0]), "torch"), print)
     start = target.tokenizer.encode("Say a word.", chat=True)[:1]
     text = torch.tensor([[*start, *(seen[position][0] for position in range(1, last + 1))]])
