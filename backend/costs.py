@@ -8,10 +8,12 @@ import json
 import logging
 import os
 import platform
+from bisect import bisect_left
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
+from itertools import accumulate
 from math import exp, log
 from pathlib import Path
 from statistics import median
@@ -25,7 +27,7 @@ from backend.engines.session import Session
 from backend.errors import DerbyError
 from backend.models.prepared import Say, cache_dir
 from backend.types import PREFILL_CHUNK, chain_parents
-from backend.untrusted import read_as
+from backend.untrusted import read_json
 
 logger = logging.getLogger(__name__)
 
@@ -58,10 +60,9 @@ class PassCosts:
         """
         (per_pass, per_row), near, widths = self.context_slope, self.seconds[0], self.widths
         if len(widths) > 1:
-            last = len(widths) - 2
-            i = next((i for i in range(last) if rows <= widths[i + 1]), last)
-            share = (rows - widths[i]) / (widths[i + 1] - widths[i])
-            near = self.seconds[i] + (self.seconds[i + 1] - self.seconds[i]) * share
+            i = bisect_left(widths, rows, 1, len(widths) - 1)
+            slope = (self.seconds[i] - self.seconds[i - 1]) / (widths[i] - widths[i - 1])
+            near = self.seconds[i] - slope * (widths[i] - rows)
         return max(near / 2, near + (context - CONTEXT) * (per_pass + per_row * rows))
 
     @property
@@ -107,9 +108,12 @@ class RunningCosts:
             surprise = max(-SURPRISE, min(surprise, SURPRISE))
         self._scale += surprise / self._seen
         curve, ratio = self.curve, exp(self._scale)
-        (per_pass, per_row), times = curve.context_slope, tuple(ratio * t for t in curve.seconds)
-        change, slope = ratio * curve.width_change, (ratio * per_pass, ratio * per_row)
-        self.now = PassCosts(curve.widths, times, change, slope, curve.assumed)
+        self.now = replace(
+            curve,
+            seconds=tuple(ratio * seconds for seconds in curve.seconds),
+            width_change=ratio * curve.width_change,
+            context_slope=(ratio * curve.context_slope[0], ratio * curve.context_slope[1]),
+        )
 
 
 Costs = PassCosts | RunningCosts
@@ -117,16 +121,14 @@ Costs = PassCosts | RunningCosts
 #: The costs of an engine that stands in for a model: every pass costs the same.
 UNKNOWN_COSTS = PassCosts((1,), (1e-3,))
 
-
 #: Raise it whenever the measurement changes.
 RECIPE = "costs v7"
 
 #: The widths at which T(k) is measured: where CPUs and GPUs bend, and as far as lookahead goes.
 WIDTHS = (1, 2, 4, 8, 16, 32)
 
-#: Tokens of the longer context, from which follows how costs grow; contexts that differ by less
-#: than the other number show it less well than no growth does.
-LONG_CONTEXT, SMALLEST_DIFFERENCE = 512, 64
+#: Tokens of the longer context, from which follows how costs grow.
+LONG_CONTEXT = 512
 
 #: How often each width is measured at either context, and seconds after which no other round is
 #: begun: of a model so large that one takes longer, the growth with the context is not measured.
@@ -144,9 +146,8 @@ def known_costs(engine: Engine) -> Costs:
     if engine_named(engine.spec.engine).demo:
         return UNKNOWN_COSTS
     try:
-        stored = json.loads(_path(engine).read_text(encoding="utf-8"))
-        return RunningCosts(read_as(PassCosts, stored))
-    except (OSError, ValueError, DerbyError):  # none, or not as they were written
+        return RunningCosts(read_json(PassCosts, _path(engine).read_bytes()))
+    except (OSError, DerbyError):  # none, or not as they were written
         return RunningCosts(ASSUMED)
 
 
@@ -168,10 +169,8 @@ def costs_of(engine: Engine, say: Say, *, remeasure: bool = False) -> Costs:
     path = _path(engine)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(".partial")
-        partial.write_text(json.dumps(asdict(measured)), encoding="utf-8")
-        partial.replace(path)
-    except OSError as error:  # measured again next time
+        path.write_text(json.dumps(asdict(measured)), encoding="utf-8")
+    except OSError as error:  # measured again next time, as what was written by half
         logger.warning("costs not stored: %s", error)
     return RunningCosts(measured)
 
@@ -184,17 +183,17 @@ def _path(engine: Engine) -> Path:
 
 def measure(engine: Engine) -> PassCosts:
     """Time passes of each width behind few and behind many tokens, a few seconds on a CPU. A model
-    with fewer positions is measured at fewer widths.
+    with fewer positions is measured at fewer widths, and behind few tokens alone.
     """
     widths = [k for k in WIDTHS if k == 1 or 2 * k <= engine.max_context]
     room, began = engine.max_context - widths[-1], perf_counter()
-    near, far = min(CONTEXT, room), min(LONG_CONTEXT, room)
-    seconds, change = _measured(engine, widths, near)
+    seconds, change = _measured(engine, widths, min(CONTEXT, room))
     per_pass = per_row = 0.0
-    if far - near >= SMALLEST_DIFFERENCE and perf_counter() - began < 2 * SECONDS:
-        # A line through what the far context costs more than the near one: of a single width it
-        # would be mostly noise, which is taken to be proportional to the time.
-        more = np.subtract(_measured(engine, widths, far)[0], seconds) / (far - near)
+    if room >= LONG_CONTEXT and perf_counter() - began < 2 * SECONDS:
+        # A line through what the longer context costs more: of a single width it would be mostly
+        # noise, which is taken to be proportional to the time.
+        longer, _ = _measured(engine, widths, LONG_CONTEXT)
+        more = np.subtract(longer, seconds) / (LONG_CONTEXT - CONTEXT)
         per_row, per_pass = np.polyfit(widths, more, 1, w=1 / np.asarray(seconds))
     slope = (max(0.0, float(per_pass)), max(0.0, float(per_row)))
     return PassCosts(tuple(widths), seconds, change, slope)
@@ -224,15 +223,13 @@ def _measured(
                 rows = min(PREFILL_CHUNK, context - session.length)
                 session.forward([7] * rows, chain_parents(rows), ())
                 session.keep(range(rows))
-            for index, k in enumerate(widths):
-                first[index].append(_timed(engine, session, k))
-                steady[index].append(_timed(engine, session, k))
-    quickest = [_quartile(times) for times in steady]
+            for k, changed, unchanged in zip(widths, first, steady, strict=True):
+                changed.append(_timed(engine, session, k))
+                unchanged.append(_timed(engine, session, k))
+    quickest = list(map(_quartile, steady))
+    changes = list(map(float.__sub__, map(_quartile, first[1:]), quickest[1:]))
     # A wider pass is never cheaper: where it seems so, the clock was disturbed.
-    seconds = tuple(max(quickest[: i + 1]) for i in range(len(quickest)))
-    changes = [_quartile(times) for times in first[1:]]
-    change = median(map(float.__sub__, changes, quickest[1:])) if changes else 0.0
-    return seconds, max(0.0, change)
+    return tuple(accumulate(quickest, max)), max(0.0, median(changes or [0.0]))
 
 
 def _quartile(times: Sequence[float]) -> float:

@@ -20,7 +20,7 @@ CHATML = (
 )
 
 
-def make(folder: Path) -> Path:
+def make(folder: Path, layers: int = 3) -> Path:
     """Write the model into `folder`, the same weights every time."""
     torch.manual_seed(3)
     config = AutoConfig.for_model(
@@ -28,7 +28,7 @@ def make(folder: Path) -> Path:
         vocab_size=VOCABULARY,
         hidden_size=32,
         intermediate_size=48,
-        num_hidden_layers=3,
+        num_hidden_layers=layers,
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=512,

@@ -26,8 +26,10 @@ AUTHORS = SIZES | {"architectures": ["LlamaForCausalLMEagle3"], "eagle_config": 
 SPECULATORS = {"speculators_model_type": "eagle3", "transformer_layer_config": SIZES} | READS
 
 
-def weights(layer: str = "midlayer") -> dict[str, torch.Tensor]:
-    """A draft's, the same ones every time, on grids of 8 bits; `layer` is its only one's name."""
+def weights(layer: str = "midlayer", reads: int = len(LAYERS)) -> dict[str, torch.Tensor]:
+    """A draft's, the same ones every time, on grids of 8 bits; `layer` is its only one's name, and
+    it reads so many of the target's.
+    """
     from backend.engines.eagle3.openvino import int8_rows
 
     torch.manual_seed(1)
@@ -44,7 +46,7 @@ def weights(layer: str = "midlayer") -> dict[str, torch.Tensor]:
     own |= {name: 1 + 0.1 * torch.randn(32) for name in norms}
     ids = torch.arange(VOCABULARY)[-KNOWN:]
     return {
-        "fc.weight": on_grid(32, 32 * len(LAYERS)),
+        "fc.weight": on_grid(32, 32 * reads),
         "norm.weight": 1 + 0.1 * torch.randn(32),
         "lm_head.weight": on_grid(KNOWN, 32),
         "d2t": ids - torch.arange(KNOWN),

@@ -31,15 +31,6 @@ class FakeRace:
 
 
 @dataclass(frozen=True)
-class HoldInterpreter(FakeRace):
-    """Waits for ever in native code that lets no other thread of the interpreter run."""
-
-    def do(self, emit: Emit, stopped: Stopped) -> None:
-        emit(Preparing("begun"))
-        ctypes.PyDLL(None).sleep(100_000)
-
-
-@dataclass(frozen=True)
 class Wait(FakeRace):
     """Waits without computing, and looks after a stop meanwhile."""
 

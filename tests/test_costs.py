@@ -1,6 +1,6 @@
 """T(k): lines through what was measured, stored, measured again when asked, times one scale."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,6 @@ from backend.costs import (
     ASSUMED,
     CONTEXT,
     LONG_CONTEXT,
-    SMALLEST_DIFFERENCE,
     UNKNOWN_COSTS,
     WIDTHS,
     PassCosts,
@@ -20,10 +19,9 @@ from backend.costs import (
     costs_of,
     measure,
 )
-from backend.engines.fake import FakeEngine
-from backend.engines.session import Session
+from backend.engines.fake import FakeEngine, FakeSession
 from backend.errors import DerbyError
-from backend.types import Layers, Logits, ModelSpec
+from backend.types import Logits, ModelSpec
 
 CURVE = PassCosts((1, 2, 4, 8), (10.0, 12.0, 13.0, 19.0), 0.5)
 
@@ -54,60 +52,50 @@ def test_the_scale_follows_the_machine_and_no_single_pass(speed: float, passes: 
     assert costs.now.relative(8) == pytest.approx(1.9)
 
 
-class Ticking(FakeEngine):
-    """A fake whose passes take what `seconds` says of rows and tokens beyond those that costs are
-    quoted at, on a clock of its own: `now`.
+def ticking(monkeypatch: pytest.MonkeyPatch, slower: float, max_context: int) -> FakeEngine:
+    """A fake whose passes take, on a clock of its own, so long for each row and each token beyond
+    those that costs are quoted at.
     """
+    now, forward = 0.0, FakeSession.forward
 
-    def __init__(self, seconds: Callable[[int, int], float]) -> None:
-        super().__init__()
-        self.now, self._seconds = 0.0, seconds
+    def ticked(session: FakeSession, tokens: Sequence[int], *more: Sequence[int]) -> Logits:
+        nonlocal now
+        n, beyond = len(tokens), session.length - CONTEXT
+        now += slower * (1 + 0.1 * n + beyond * (2e-4 + 3e-5 * n))
+        return forward(session, tokens, *more)
 
-    def open(self, rows: int = 0, layers: Layers = ()) -> Session:
-        session = super().open(rows, layers)
-        forward = session.forward
-
-        def ticking(tokens: Sequence[int], parents: Sequence[int], rows: Sequence[int]) -> Logits:
-            self.now += self._seconds(len(tokens), session.length - CONTEXT)
-            return forward(tokens, parents, rows)
-
-        session.forward = ticking  # type: ignore[method-assign]
-        return session
+    monkeypatch.setattr(FakeSession, "forward", ticked)
+    monkeypatch.setattr(module, "perf_counter", lambda: now)
+    return FakeEngine(max_context=max_context)
 
 
-def ticking(monkeypatch: pytest.MonkeyPatch, slower: float) -> Ticking:
-    engine = Ticking(lambda n, behind: slower * (1 + 0.1 * n + behind * (2e-4 + 3e-5 * n)))
-    monkeypatch.setattr(module, "perf_counter", lambda: engine.now)
-    return engine
-
-
-def test_measuring_finds_what_passes_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = ticking(monkeypatch, 0.01)
+@pytest.mark.parametrize(
+    ("slower", "max_context", "widths", "slope"),
+    [
+        (0.01, 4096, 6, (2e-6, 3e-7)),
+        (1.0, 4096, 6, (0.0, 0.0)),  # a large model: one round takes long enough
+        (0.01, 2, 1, (0.0, 0.0)),
+        (0.01, 20, 4, (0.0, 0.0)),
+        (0.01, 300, 6, (0.0, 0.0)),
+    ],
+)
+def test_measuring_finds_what_passes_take_within_the_positions_of_the_model(
+    monkeypatch: pytest.MonkeyPatch,
+    slower: float,
+    max_context: int,
+    widths: int,
+    slope: tuple[float, float],
+) -> None:
+    engine = ticking(monkeypatch, slower, max_context)
     costs = measure(engine)
-    assert costs.widths == WIDTHS
-    assert costs.seconds == pytest.approx([0.01 + k / 1000 for k in WIDTHS])
+    assert costs.widths == WIDTHS[:widths]
+    missing = min(0, max_context - WIDTHS[widths - 1] - CONTEXT)
+    expected = [slower * (1 + k / 10 + missing * (2e-4 + 3e-5 * k)) for k in costs.widths]
+    assert costs.seconds == pytest.approx(expected)
     assert costs.width_change == pytest.approx(0.0, abs=1e-9)
-    assert costs.context_slope == pytest.approx((2e-6, 3e-7))
-    assert costs(4, LONG_CONTEXT) == pytest.approx(0.014 + (LONG_CONTEXT - CONTEXT) * 3.2e-6)
-    assert engine.open_sessions == 0
-
-
-def test_a_large_model_is_measured_by_few_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = ticking(monkeypatch, 1.0)
-    costs = measure(engine)
-    assert costs.seconds == pytest.approx([1 + k / 10 for k in WIDTHS])
-    assert costs.known
-    assert engine.forwards == 2 + 2 * len(WIDTHS), "one round takes long enough"
-    assert engine.open_sessions == 0
-
-
-@pytest.mark.parametrize("max_context", [2, 20, 200, 300, 559, 8192])
-def test_a_model_of_few_positions_is_measured_within_them(max_context: int) -> None:
-    engine = FakeEngine(max_context=max_context)
-    costs = measure(engine)
-    assert costs.widths == WIDTHS[: len(costs.widths)]
-    assert 2 * costs.widths[-1] <= max(2, max_context)
-    assert costs.context_slope == (0.0, 0.0) or max_context > CONTEXT + SMALLEST_DIFFERENCE
+    assert costs.context_slope == pytest.approx(slope)
+    longer = (LONG_CONTEXT - CONTEXT) * (slope[0] + slope[1])
+    assert costs(1, LONG_CONTEXT) == pytest.approx(expected[0] + longer)
     assert engine.open_sessions == 0
 
 

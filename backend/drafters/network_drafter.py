@@ -17,7 +17,7 @@ from backend.decoding.seams import NOTHING, Decision, Drafter, KnownStates
 from backend.decoding.verification import KEYED, Verifier
 from backend.drafters.draft_length import Acceptance, DraftLength, Guess, Path
 from backend.drafters.prompt_lookup import PromptLookup
-from backend.engines.draft import NO_STATES, DraftNetwork
+from backend.engines.draft import DraftNetwork
 from backend.types import PREFILL_CHUNK, Draw, Logits, Outcome, Proposal
 
 #: Bounds of the distance between a draft's two best scores, by which its guesses are sorted.
@@ -121,7 +121,9 @@ class NetworkDrafter(Drafter):
                 break
             if states is None:
                 self._read.append(choice.token)
-            logits, calls = network.guess(length + len(path) - 1, choice.token), calls + 1
+            position = length + len(path) - 1
+            logits = network.read(position, [choice.token], None, wanted=True)
+            calls += 1
         self._path = path
         if draws:
             # Leaving out a token for what it is would be drawing from another distribution than the
@@ -176,7 +178,7 @@ class NetworkDrafter(Drafter):
         rows = min(PREFILL_CHUNK, network.window)
         for at in range(start, end, rows):
             tokens = context[at : min(at + rows, end)]
-            read = states.between(at - 1, at - 1 + len(tokens)) if states else NO_STATES
+            read = states.between(at - 1, at - 1 + len(tokens)) if states else None
             last = wanted and at + len(tokens) == end
             logits = network.read(at, tokens, read, wanted=last)
         self._read += context[len(self._read) : end]

@@ -35,17 +35,13 @@ class DraftNetwork(ABC):
 
     @abstractmethod
     def read(
-        self, position: int, tokens: Sequence[int], states: HiddenStates, *, wanted: bool
+        self, position: int, tokens: Sequence[int], states: HiddenStates | None, *, wanted: bool
     ) -> Logits:
-        """Read n tokens of the text, the first of them at `position`; logits behind the last one if
-        they are `wanted`, else [0, V']. `states` [n, D] are the target's, each of the token before;
-        no rows for a network without `layers`. Only rows in front of what it sees may be left out.
-        """
-
-    @abstractmethod
-    def guess(self, position: int, token: int) -> Logits:
-        """The logits behind a guess at `position`: its row is made of what the network itself
-        predicted, in place of the target's hidden states, and is no row of the text.
+        """Read n tokens, the first of them at `position`; logits behind the last one if they are
+        `wanted`, else [0, V'] or any. `states` [n, D] are the target's, each of the token before;
+        None: the network has no `layers`, or the token is a guess, whose row is made of what the
+        network itself gave last and is no row of the text. Only rows in front of what it sees may
+        be left out.
         """
 
     @abstractmethod
@@ -76,15 +72,9 @@ class ModelNetwork(DraftNetwork):
         self.positions = engine.max_context
 
     def read(
-        self, position: int, tokens: Sequence[int], states: HiddenStates, *, wanted: bool
+        self, position: int, tokens: Sequence[int], states: HiddenStates | None, *, wanted: bool
     ) -> Logits:
         """See DraftNetwork. `position` is where the cache ends."""
-        return self._forward(tokens, wanted=wanted)
-
-    def guess(self, position: int, token: int) -> Logits:
-        return self._forward([token], wanted=True)
-
-    def _forward(self, tokens: Sequence[int], *, wanted: bool) -> Logits:
         rows = (len(tokens) - 1,) if wanted else ()
         logits = self._session.forward(tokens, chain_parents(len(tokens)), rows)
         self._session.keep(range(len(tokens)))
@@ -95,7 +85,3 @@ class ModelNetwork(DraftNetwork):
 
     def close(self) -> None:
         """The session is for whoever opened it to close."""
-
-
-#: What a network that reads tokens alone is given.
-NO_STATES: HiddenStates = np.zeros((0, 0), dtype=np.float32)

@@ -17,13 +17,9 @@ GROUP = "decode_derby.engines"
 OURS = (OPENVINO, TORCH, FAKE)
 
 
+@cache
 def engines() -> Mapping[str, EngineDeclaration]:
     """Every engine by name, ours first."""
-    return _registered()
-
-
-@cache
-def _registered() -> Mapping[str, EngineDeclaration]:
     return MappingProxyType(load_declared(GROUP, EngineDeclaration, OURS))
 
 

@@ -5,9 +5,8 @@ import json
 import logging
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from glob import escape
 from pathlib import Path
 from typing import Any
@@ -305,11 +304,11 @@ HUB_ID = re.compile(
 )
 
 #: What is fetched from the Hub: data only, top folder only, never pickles or code.
-WANTED = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt", *IR)
-UNWANTED = ("*/*", "consolidated*")
+WANTED = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt", *IR]
+UNWANTED = ["*/*", "consolidated*"]
 
 
-def _patterns(file: str) -> tuple[Sequence[str], Sequence[str]]:
+def _patterns(file: str) -> tuple[list[str], list[str]]:
     """Which files of a repository are wanted, and which of these are not: of one GGUF file, by its
     name or its quantisation, all parts.
     """
@@ -325,10 +324,13 @@ def _patterns(file: str) -> tuple[Sequence[str], Sequence[str]]:
 
 def _gguf_in(folder: Path, file: str) -> Path:
     """The GGUF file of a fetched repository, or the first of its parts."""
+    from huggingface_hub.utils import (
+        filter_repo_objects,  # pyright: ignore[reportPrivateImportUsage] (it is documented)
+    )
+
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
     wanted, unwanted = _patterns(file)
-    fitting = [name for name in names if any(fnmatchcase(name, each) for each in wanted)]
-    fitting = [name for name in fitting if not any(fnmatchcase(name, each) for each in unwanted)]
+    fitting = filter_repo_objects(names, allow_patterns=wanted, ignore_patterns=unwanted)
     return folder / min(fitting, key=len, default=file)  # others have more in front of it
 
 
@@ -354,8 +356,8 @@ def hub_folder(name: str, say: Say, *, download: bool = True) -> Path:
     try:
         folder = snapshot_download(
             repository,
-            allow_patterns=list(wanted),
-            ignore_patterns=list(unwanted),
+            allow_patterns=wanted,
+            ignore_patterns=unwanted,
             local_files_only=not download,
         )
     except (httpx.HTTPError, OSError, ValueError) as error:

@@ -28,9 +28,7 @@ from backend.drafters.draft_length import AdaptiveDraftLength, DraftLength
 from backend.drafters.lookahead import Lookahead, Sizes
 from backend.drafters.network_drafter import Hybrid, NetworkDrafter
 from backend.drafters.prompt_lookup import PromptLookup
-from backend.engines.draft import ModelNetwork
-from backend.engines.eagle3.network import Eagle3Shape
-from backend.engines.eagle3.ring import Eagle3Network, Floats
+from backend.engines.draft import DraftNetwork, ModelNetwork
 from backend.engines.fake import FakeEngine
 from backend.types import Draw, Logits, Outcome, Proposal, Request, Sampling
 
@@ -59,24 +57,18 @@ class Timeless(Clock):
         return nullcontext()
 
 
-class EvenHead:
+class EvenHead(DraftNetwork):
     """A head that knows the even tokens alone."""
 
-    shape, layers = Eagle3Shape(2, 2, 1, 1, 2, 4, 4, 1e-5, 1e4, window=8), (1,)
+    name, layers, seconds = "head", (1,), 1e-4
     vocabulary = np.arange(0, VOCABULARY, 2, dtype=np.int64)
-    seconds = 1e-4
 
-    def open(self) -> "EvenHead":
-        return self
+    def read(self, position: int, tokens: Sequence[int], states: object, *, wanted: bool) -> Logits:
+        return NEAR.logits([tokens[-1]])[self.vocabulary][None]
 
-    def run(
-        self, read: Floats, tokens: Sequence[int], *_: NDArray[Any], own: bool
-    ) -> tuple[Logits, Floats]:
-        logits = NEAR.logits([tokens[-1]])[self.vocabulary]
-        return logits[None], np.zeros((1, 2), dtype=np.float32)
+    def rewind(self, length: int) -> None: ...
 
-    def close(self) -> None:
-        pass
+    def close(self) -> None: ...
 
 
 def legal(last: int) -> NDArray[np.bool_]:
@@ -124,7 +116,7 @@ def drafter_of(kind: str, own: Sampling, *, keyed: bool) -> Drafter:
     if kind == "greedy":
         return drafting(MODEL, length)
     if kind == "head":
-        return NetworkDrafter(Eagle3Network(EvenHead()), sampler, length, vocab_size=VOCABULARY)
+        return NetworkDrafter(EvenHead(), sampler, length, vocab_size=VOCABULARY)
     draft = drafting(replace(MODEL, salt=1) if "far" in kind else NEAR, length, sampler)
     return Hybrid(PromptLookup(length, 2), draft, length) if kind == "hybrid" else draft
 

@@ -9,10 +9,10 @@ from itertools import chain
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from loop_runs import PROMPT, Noisy, drafting, naive, run
-from numpy.typing import NDArray
 
 from backend.costs import PassCosts
 from backend.decoding.clock import Clock
@@ -22,13 +22,15 @@ from backend.drafters.draft_length import AdaptiveDraftLength, DraftLength
 from backend.drafters.network_drafter import READ_FORCED, Hybrid, NetworkDrafter
 from backend.drafters.prompt_lookup import PromptLookup
 from backend.engines.draft import ModelNetwork
-from backend.engines.eagle3.network import Eagle3Shape
-from backend.engines.eagle3.ring import Eagle3Network, Floats
+from backend.engines.eagle3.checkpoint import Checkpoint
+from backend.engines.eagle3.network import Eagle3, Eagle3Shape
+from backend.engines.eagle3.ring import Eagle3Network
 from backend.engines.fake import FakeEngine
 from backend.engines.session import Session
 from backend.events import Step
 from backend.tokenizer import ByteTokenizer
 from backend.types import (
+    HiddenStates,
     Logits,
     Outcome,
     Proposal,
@@ -194,43 +196,34 @@ SHAPE = Eagle3Shape(2, 2, 1, 1, 2, 4, 200, 1e-5, 1e4, window=WINDOW)
 OWN = (-1.0, -1.0)  # what the draft gives
 
 
-class Recorder:
+class Recorder(Eagle3Network):
     """A draft that notes what it is shown and always drafts the token after the last one."""
 
-    shape, layers = SHAPE, (1,)
-    vocabulary = np.arange(200, dtype=np.int64)
-    seconds = 1e-3
-
     def __init__(self) -> None:
+        network = Eagle3(SHAPE, torch.zeros(257, SHAPE.hidden))
+        super().__init__(Checkpoint(network, (1,), np.arange(200)), 1e-3)
         self.rows: list[tuple[int, int, tuple[float, float]]] = []  # position, token, state
         self.views: list[set[int]] = []  # positions that each row saw, its own included
-
-    def open(self) -> "Recorder":
         self.slots = np.full(SHAPE.slots + 1, -1)
-        return self
 
-    def run(
-        self,
-        read: Floats,
-        tokens: Sequence[int],
-        positions: NDArray[np.int64],
-        visible: NDArray[np.bool_],
-        *,
-        own: bool,
-    ) -> tuple[Logits, Floats]:
-        for i, (token, position) in enumerate(zip(tokens, positions.tolist(), strict=True)):
-            assert own == (tuple(read[i].tolist()) == OWN)
-            self.rows.append((position, token, tuple(read[i].tolist())))
-            view = [*self.slots[visible[i]].tolist(), *positions[: i + 1].tolist()]
+    def read(
+        self, position: int, tokens: Sequence[int], states: HiddenStates | None, *, wanted: bool
+    ) -> Logits:
+        n = len(tokens)
+        bias = np.empty((n, SHAPE.slots + 1 + n), np.float32)
+        positions = self.place(position, n, bias)
+        for i, token in enumerate(tokens):
+            state = OWN if states is None else tuple(states[i].tolist())
+            self.rows.append((position + i, token, state))
+            view = np.concatenate([self.slots, positions])[bias[i] == 0].tolist()
             assert len(set(view)) == len(view), "no position twice"
             self.views.append(set(view))
         self.slots[positions % SHAPE.slots] = positions
         logits = np.zeros((1, 200), dtype=np.float32)
         logits[0, (tokens[-1] + 1) % 200] = 5.0
-        return logits, np.array([OWN], dtype=np.float32)
+        return logits
 
-    def close(self) -> None:
-        pass
+    def close(self) -> None: ...
 
 
 @dataclass
@@ -263,9 +256,7 @@ class Reading:
 
 def reading(k: int, length: AdaptiveDraftLength | None = None) -> Reading:
     network = Recorder()
-    drafter = NetworkDrafter(
-        Eagle3Network(network), Sampler(Sampling()), length or DraftLength(k), vocab_size=257
-    )
+    drafter = NetworkDrafter(network, Sampler(Sampling()), length or DraftLength(k), vocab_size=257)
     return Reading(drafter, network, FakeEngine().open())
 
 

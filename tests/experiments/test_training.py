@@ -7,17 +7,14 @@ drawn from the nucleus; fitting makes a head right more often.
 
 import json
 import shutil
-from dataclasses import replace
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
-from typing import Any
 
 import chat_model
 import numpy as np
 import pytest
 import torch
 from chat_model import END, PAD, START, VOCABULARY
-from numpy.typing import NDArray
 from torch import Tensor
 
 from backend.engines.eagle3.network import Eagle3
@@ -35,10 +32,8 @@ from experiments.chats import (
 )
 from experiments.fit import Recipe, evaluate, frequent_tokens, new_draft
 from experiments.shards import (
-    SEED,
     Shard,
     Target,
-    conversations,
     draw,
     shards_in,
     synthesise,
@@ -172,41 +167,24 @@ def test_an_interrupted_synthesis_goes_on_with_the_same_bytes(
     assert not list(tmp_path.glob("*.partial"))
 
 
-def test_conversations_follow_the_template_and_their_seed(template: Template) -> None:
-    target: Any = NoModel(template)
-    caps = replace(CAPS, batch=40)
-    chats, again = conversations(target, SEED, caps), conversations(target, SEED, caps)
-    assert [chat.tokens for chat in chats] == [chat.tokens for chat in again]
-    assert [chat.tokens for chat in chats] != [c.tokens for c in conversations(target, 0, caps)]
-    fast, turns = chat_model.tokenizer(), []
-    for chat in chats:
-        kinds, text = np.array(chat.kinds), str(fast.decode(chat.tokens))
-        assert len(chat.tokens) == len(kinds) <= caps.text
-        assert text.startswith("<|im_start|>system\n")
-        turns.append(text.count("<|im_start|>assistant\n"))
-        runs = np.split(kinds, np.flatnonzero(np.diff(kinds)) + 1)
-        answer = GREEDY if GREEDY in kinds else SAMPLED
-        assert [run[0] for run in runs if run[0]] == [QUESTION, answer] * turns[-1]
-        assert all(len(run) <= caps.answer for run in runs if run[0] == answer)
-        assert not (set(np.array(chat.tokens)[kinds == QUESTION]) & {START, PAD})
+def test_conversations_follow_the_template(tiny: Target, data: Path) -> None:
+    fast, turns, writers = chat_model.tokenizer(), [], set[int]()
+    for shard in shards_in(data):
+        with np.load(shard.path) as stored:
+            tokens, all_kinds, offsets = stored["tokens"], stored["kind"], stored["offsets"]
+        for a, b in pairwise(offsets):
+            kinds, text = all_kinds[a:b], str(fast.decode(tokens[a:b]))
+            assert b - a <= CAPS.text
+            assert text.startswith("<|im_start|>system\n")
+            turns.append(text.count("<|im_start|>assistant\n"))
+            runs = np.split(kinds, np.flatnonzero(np.diff(kinds)) + 1)
+            answer = GREEDY if GREEDY in kinds else SAMPLED
+            assert [run[0] for run in runs if run[0]] == [QUESTION, answer] * turns[-1]
+            assert all(len(run) <= CAPS.answer for run in runs if run[0] == answer)
+            assert not {START, PAD} & set(tokens[a:b][kinds == QUESTION].tolist())
+            writers |= set(kinds.tolist())
     assert set(turns) == {1, 2}
-    assert {GREEDY, SAMPLED} <= {kind for chat in chats for kind in chat.kinds}
-
-
-class NoModel:
-    """In place of a target: what comes next depends on the last token alone."""
-
-    together = 5
-    table = torch.randn(VOCABULARY, VOCABULARY, generator=torch.Generator().manual_seed(2)) * 2
-
-    def __init__(self, template: Template) -> None:
-        self.template = template
-
-    def forget(self) -> None: ...
-
-    def step(self, tokens: NDArray[np.int64], rows: NDArray[np.int32]) -> Tensor:
-        assert len(tokens) == len(rows)
-        return self.table[torch.from_numpy(tokens[:, -1])]
+    assert writers == {GIVEN, QUESTION, GREEDY, SAMPLED}
 
 
 @pytest.fixture
@@ -227,29 +205,26 @@ def test_the_template_is_taken_apart_as_it_was_put_together(template: Template) 
     assert (template.end, template.special) == (END, {START, END, PAD})
 
 
+@pytest.mark.parametrize(
+    ("phase", "shares"),
+    [
+        (QUESTION, [0.625, 0.375, 0.0]),
+        (SAMPLED, [0.663, 0.320, 0.014]),  # at temperature 0.7
+        (GREEDY, [1.0, 0.0, 0.0]),
+    ],
+)
 def test_questions_are_drawn_from_the_nucleus_and_answers_from_everything(
-    template: Template,
+    template: Template, phase: int, shares: list[float]
 ) -> None:
-    """Of probabilities 0.6, 0.36 and 0.04, a question never takes the last, an answer does."""
     logits = torch.full((400, VOCABULARY), -torch.inf)
     logits[:, [70, 80, 90]] = torch.tensor([0.6, 0.36, 0.04]).log()
     chats = [Chat(template, np.random.default_rng(1), Caps()) for _ in range(400)]
     for chat in chats:
-        chat._asking = 1.0
-    noise = torch.Generator().manual_seed(0)
-    questions = np.bincount(draw(logits.clone(), chats, noise), minlength=100)
-    assert questions[90] == 0
-    assert questions[70] / 400 == pytest.approx(0.6 / 0.96, abs=0.1)
-    for chat in chats:
-        chat.phase = SAMPLED
-    cooled = torch.tensor([0.6, 0.36, 0.04]).pow(1 / 0.7)
-    shares = (cooled / cooled.sum()).tolist()
-    answered = np.bincount(draw(logits.clone(), chats, noise), minlength=100)
-    assert answered[[70, 80, 90]] / 400 == pytest.approx(shares, abs=0.1)
-    assert answered[90] > 0
-    for chat in chats:
-        chat.phase = GREEDY
-    assert set(draw(logits.clone(), chats, noise)) == {70}
+        chat._asking, chat.phase = 1.0, phase
+    drawn = draw(logits, chats, torch.Generator().manual_seed(0))
+    counts = np.bincount(drawn, minlength=100)[[70, 80, 90]]
+    assert counts / 400 == pytest.approx(shares, abs=0.1)
+    assert (counts > 0).tolist() == [share > 0 for share in shares]
 
 
 def test_fitting_makes_a_draft_right_more_often(

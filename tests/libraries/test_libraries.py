@@ -11,9 +11,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import chat_model
 import pytest
 import torch
-from families import byte_tokenizer, make, random_draft, random_model
+from eagle3_drafts import AUTHORS, weights, write
+from families import byte_tokenizer, make, random_model
 from race_runs import board_after, events_of
 
 from backend.errors import DerbyError
@@ -137,8 +139,9 @@ def test_a_trained_draft_guesses_in_openvino_genai(
 ) -> None:
     """Its automatic choice of layers asks for a target of ten."""
     monkeypatch.setenv("DECODE_DERBY_CACHE", str(tmp_path / "cache"))
-    target, draft = tmp_path / "target", random_draft(tmp_path / "eagle3", (3, 6, 8))
-    make("llama", target, num_hidden_layers=10)
+    target = chat_model.make(tmp_path / "target", layers=10)
+    config = AUTHORS | {"eagle_config": {"eagle_aux_hidden_state_layer_ids": (3, 6, 8)}}
+    draft = write(tmp_path / "eagle3", config, weights(reads=3))
     columns = "kv", "openvino_genai", f"openvino_genai:draft={draft},k=3"
     parsed = tuple(map(parse_column, columns))
     race = Race(request_of(), parsed, ModelSpec(str(target), "openvino"))

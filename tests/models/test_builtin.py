@@ -91,54 +91,46 @@ def test_its_facts_and_tokenizer_survive_the_disk() -> None:
     assert (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id) == (1, 2, 2)
 
 
-class TestDownloading:
-    """Against an index of one folder: pip itself runs, the network stays out of it."""
-
-    @pytest.fixture
-    def wheel(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-        path = tmp_path / "index" / "derby_toy-1.0-py3-none-any.whl"
-        path.parent.mkdir()
-        with ZipFile(path, "w") as archive:
-            about = "derby_toy-1.0.dist-info"
-            archive.writestr(
-                f"{about}/METADATA", "Metadata-Version: 2.1\nName: derby-toy\nVersion: 1.0\n"
-            )
-            archive.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
-            archive.writestr(f"{about}/RECORD", "")
-        monkeypatch.setenv("PIP_NO_INDEX", "1")
-        monkeypatch.setenv("PIP_FIND_LINKS", str(path.parent))
-        (tmp_path / "into").mkdir()
-        return path
-
-    @pytest.fixture
-    def no_pip(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """An environment without pip."""
+@pytest.mark.parametrize(
+    ("package", "as_published", "pip", "refusal"),
+    [
+        ("derby-toy==1.0", True, "installed", ""),
+        ("derby-toy==1.0", True, "carried", ""),
+        ("derby-toy==1.0", False, "installed", "pip could not download .*, derby-toy==1.0"),
+        ("no-toy==1", True, "installed", "pip could not download .*, no-toy==1"),
+        ("derby-toy==1.0", True, "none", r"\(No module named pip\): install pip"),
+    ],
+)
+def test_the_wheel_asked_for_arrives_or_is_one_sentence(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    package: str,
+    as_published: bool,
+    pip: str,
+    refusal: str,
+) -> None:
+    """From an index of one folder: pip itself runs, the network stays out of it."""
+    wheel = tmp_path / "index" / "derby_toy-1.0-py3-none-any.whl"
+    wheel.parent.mkdir()
+    metadata = "Metadata-Version: 2.1\nName: derby-toy\nVersion: 1.0\n"
+    facts = {"METADATA": metadata, "WHEEL": "Wheel-Version: 1.0\nTag: py3-none-any\n", "RECORD": ""}
+    with ZipFile(wheel, "w") as archive:
+        for name, text in facts.items():
+            archive.writestr(f"derby_toy-1.0.dist-info/{name}", text)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(wheel.parent))
+    if pip != "installed":
         (tmp_path / "pip.py").write_text("raise SystemExit('No module named pip')")
         monkeypatch.setenv("PYTHONPATH", str(tmp_path))
         monkeypatch.setattr(builtin, "distributions", lambda **_: [])
-
-    @pytest.mark.parametrize("environment", ["wheel", "no_pip"])
-    def test_the_wheel_asked_for_arrives(
-        self, environment: str, wheel: Path, tmp_path: Path, request: pytest.FixtureRequest
-    ) -> None:
-        request.getfixturevalue(environment)
-        sha256 = hashlib.sha256(wheel.read_bytes()).hexdigest()
-        got = download_wheel("derby-toy==1.0", sha256, tmp_path / "into")
-        assert got.parent == tmp_path / "into"
-        assert got.read_bytes() == wheel.read_bytes()
-
-    @pytest.mark.parametrize(("package", "known"), [("derby-toy==1.0", False), ("no-toy==1", True)])
-    def test_another_wheel_or_none_is_one_sentence(
-        self, wheel: Path, tmp_path: Path, package: str, known: bool
-    ) -> None:
-        sha256 = hashlib.sha256(wheel.read_bytes() if known else b"").hexdigest()
-        with pytest.raises(DerbyError, match=f"pip could not download .*, {package}"):
-            download_wheel(package, sha256, tmp_path / "into")
-
-    @pytest.mark.usefixtures("no_pip")
-    def test_a_python_without_any_pip_is_one_sentence(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    if pip == "none":
         monkeypatch.setattr(builtin, "get_path", lambda _: str(tmp_path))
-        with pytest.raises(DerbyError, match=r"\(No module named pip\): install pip"):
-            download_wheel("derby-toy==1.0", "", tmp_path)
+    (into := tmp_path / "into").mkdir()
+    sha256 = hashlib.sha256(wheel.read_bytes() if as_published else b"").hexdigest()
+    if refusal:
+        with pytest.raises(DerbyError, match=refusal):
+            download_wheel(package, sha256, into)
+        return
+    arrived = download_wheel(package, sha256, into)
+    assert arrived.parent == into
+    assert arrived.read_bytes() == wheel.read_bytes()

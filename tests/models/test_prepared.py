@@ -83,7 +83,8 @@ def test_a_build_that_fails_leaves_what_was_there(own_cache: Path, *, before: bo
     assert not is_prepared("x", "v2")
 
 
-#: A process that prepares a folder of fifty files once it is told to, and checks what it got.
+#: A process that prepares a folder of fifty files once it is told to, and checks what it has. With
+#: an argument it stays where half of them are written.
 PROGRAM = """
 import sys
 from backend.models.prepared import prepared
@@ -94,30 +95,21 @@ def build(folder):
         if i == 25 and sys.argv[1:]:
             sys.stdin.readline()
 sys.stdin.readline()
-got = prepared('x', 'v1', build)
-for i in range(50):
-    assert (got / f'{i}.bin').read_bytes() == bytes([i]) * 20000
+folder = prepared('x', 'v1', build)
+assert all((folder / f'{i}.bin').read_bytes() == bytes([i]) * 20000 for i in range(50))
 """
 
 
 def start(*arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, *arguments],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-    )
-
-
-def tell(process: subprocess.Popen[str]) -> None:
-    print("go", file=process.stdin, flush=True)
+    command = [sys.executable, "-c", PROGRAM, *arguments]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=ROOT)
 
 
 def test_processes_preparing_at_once_build_once() -> None:
     racers = [start() for _ in range(3)]
     for racer in racers:  # all are started before the first may begin
-        tell(racer)
+        print("go", file=racer.stdin, flush=True)
     outputs = [racer.communicate()[0] for racer in racers]
     assert [racer.returncode for racer in racers] == [0] * 3
     assert "".join(outputs) == "built\n"
@@ -127,18 +119,17 @@ def test_who_waits_for_another_process_says_so_and_goes_on_where_it_is_killed(
     own_cache: Path,
 ) -> None:
     """A killed process's half is never used, and its lock is free."""
+    sentences: list[str] = []
     with start("stay") as other:
-        tell(other)
+        print("go", file=other.stdin, flush=True)
         assert other.stdout
         assert other.stdout.readline() == "built\n"
-        sentences: list[str] = []
 
         def killed(sentence: str) -> None:
             sentences.append(sentence)
             other.send_signal(signal.SIGKILL)
 
-        build = Recorder()
-        folder = prepared("x", "v1", build, killed)
+        folder = prepared("x", "v1", build := Recorder(), killed)
     assert "another process" in sentences[0]
     assert build.runs == 1
     assert sorted(path.name for path in folder.iterdir()) == [KEY, "part"]

@@ -187,14 +187,13 @@ def _draft_weights(folder: Path) -> dict[str, "Tensor"]:
     from safetensors import SafetensorError
 
     try:
-        tensors = dict(_tensors(folder))
+        return {
+            name.replace("layers.0.", "midlayer.", 1): tensor
+            for name, tensor in _tensors(folder)
+            if not name.startswith(UNUSED)
+        }
     except (OSError, SafetensorError) as error:
         raise damaged(folder, str(error)) from error
-    return {
-        name.replace("layers.0.", "midlayer.", 1): tensor
-        for name, tensor in tensors.items()
-        if not name.startswith(UNUSED)
-    }
 
 
 def tensor_of(folder: Path, *endings: str) -> "Tensor":

@@ -1,6 +1,5 @@
 """Where an EAGLE-3 draft runs: on its target's CUDA device, or else on OpenVINO."""
 
-from functools import partial
 from pathlib import Path
 
 from backend.engines.draft import OpenNetwork
@@ -22,13 +21,11 @@ def cuda_device(target: ModelSpec) -> str:
 
 def open_eagle3(folder: Path, target: ModelSpec, say: Say) -> OpenNetwork:
     """What opens the draft in `folder` for a text. Raises DerbyError: see read_checkpoint."""
-    from backend.engines.eagle3.ring import Eagle3Network
-
     checkpoint = read_checkpoint(folder, target, say)
     if device := cuda_device(target):
         from backend.engines.eagle3.torch import TorchDraft
 
-        return partial(Eagle3Network, TorchDraft(checkpoint, device))
+        return TorchDraft(checkpoint, device).open
     from backend.engines.eagle3.openvino import OpenVINODraft
 
-    return partial(Eagle3Network, OpenVINODraft(checkpoint))
+    return OpenVINODraft(checkpoint).open

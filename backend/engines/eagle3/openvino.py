@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from backend.engines.eagle3.checkpoint import Checkpoint
 from backend.engines.eagle3.network import Eagle3, Eagle3Shape
-from backend.engines.eagle3.ring import Floats, bias_of, call_seconds
+from backend.engines.eagle3.ring import Eagle3Network, Floats, call_seconds
 from backend.engines.openvino.core import core
 from backend.engines.openvino.weights import matrices_of, merge_products
 from backend.types import PREFILL_CHUNK, HiddenStates, Logits
@@ -65,28 +65,26 @@ class OpenVINODraft:
     """The compiled graphs, which serve all columns."""
 
     def __init__(self, checkpoint: Checkpoint, settings: Mapping[str, str] = SETTINGS) -> None:
-        self.network = network = checkpoint.network
-        self.shape = network.shape
-        self.layers, self.vocabulary = checkpoint.layers, checkpoint.vocabulary
-        self.compiled, graph = dict[int, Any](), draft_graph(network)
+        self.checkpoint, shape = checkpoint, checkpoint.network.shape
+        self.compiled, graph = dict[int, Any](), draft_graph(checkpoint.network)
         for width in WIDTHS:
-            graph.reshape(dict(enumerate(input_sizes(self.shape, width))))
+            graph.reshape(dict(enumerate(input_sizes(shape, width))))
             self.compiled[width] = core().compile_model(graph, "CPU", settings)
         self.seconds = 0.0
-        self.seconds = call_seconds(self, WIDTHS)
+        self.seconds = call_seconds(self.open(), WIDTHS)
 
-    def open(self) -> "OpenVINORing":
-        return OpenVINORing(self)
+    def open(self) -> "OpenVINONetwork":
+        """It, for a new text."""
+        return OpenVINONetwork(self)
 
 
-class OpenVINORing:
-    """A ring [2, kv_heads, slots + 1, d] in host memory that requests of its own read."""
+class OpenVINONetwork(Eagle3Network):
+    """Its ring [2, kv_heads, slots + 1, d] lies in host memory, read by requests of its own."""
 
     def __init__(self, draft: OpenVINODraft) -> None:
-        shape = draft.shape
-        size = (2, shape.kv_heads, shape.slots + 1, shape.head_dim)
-        self._rows = np.zeros(size, dtype=np.float32)
-        self._embed = draft.network.embed
+        super().__init__(draft.checkpoint, draft.seconds)
+        shape, self._embed = self.shape, draft.checkpoint.network.embed
+        self._ring = np.zeros((2, shape.kv_heads, shape.slots + 1, shape.head_dim), np.float32)
         self._passes = {width: self._bound(model) for width, model in draft.compiled.items()}
 
     def _bound(self, compiled: Any) -> tuple[Any, list[Floats]]:
@@ -97,30 +95,24 @@ class OpenVINORing:
 
         request = compiled.create_infer_request()
         inputs = [np.zeros(port.shape, np.float32) for port in compiled.inputs[:-2]]
-        for index, array in enumerate([*inputs, *self._rows]):
+        for index, array in enumerate([*inputs, *self._ring]):
             request.set_input_tensor(index, ov.Tensor(array, shared_memory=True))
         return request, inputs
 
-    def run(
-        self,
-        read: HiddenStates,
-        tokens: Sequence[int],
-        positions: NDArray[np.int64],
-        visible: NDArray[np.bool_],
-        *,
-        own: bool,
-    ) -> tuple[Logits, HiddenStates]:
-        n, slots = len(tokens), self._rows.shape[2] - 1
+    def read(
+        self, position: int, tokens: Sequence[int], states: HiddenStates | None, *, wanted: bool
+    ) -> Logits:
+        n = len(tokens)
         request, inputs = self._passes[next(width for width in WIDTHS if width >= n)]
-        embedded, states, given, places, bias = inputs
+        embedded, read, own, places, bias = inputs
         embedded[-n:] = self._embed(torch.tensor(tokens))
-        (given if own else states)[-n:] = read
-        (states if own else given)[-n:] = 0
-        places[-n:] = positions
-        bias[:] = bias_of(visible, len(embedded))
+        read[-n:] = 0 if states is None else states
+        own[-n:] = self.state if states is None else 0
+        positions = places[-n:] = self.place(position, n, bias)
         logits, state, rows = request.infer(share_outputs=True).values()
-        self._rows[:, :, positions % slots] = rows[:, :, -n:]
-        return logits.copy(), state.copy()
+        self._ring[:, :, positions % self.shape.slots] = rows[:, :, -n:]
+        self.state = state.copy()
+        return logits.copy()
 
     def close(self) -> None:
         self._passes = {}

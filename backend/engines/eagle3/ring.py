@@ -1,21 +1,19 @@
-"""How an EAGLE-3 draft reads and guesses, on whichever library runs it: over a ring of rows."""
+"""An EAGLE-3 draft over one text, whichever library runs it: what its rows see is decided here."""
 
 from collections.abc import Sequence
 from statistics import median
 from time import perf_counter
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from backend.engines.draft import DraftNetwork
+from backend.engines.eagle3.checkpoint import Checkpoint
 from backend.engines.eagle3.network import Eagle3Shape
-from backend.types import HiddenStates, Layers, Logits
+from backend.engines.session import HIDDEN
+from backend.types import HiddenStates
 
 Floats = NDArray[np.float32]
-
-#: Added to the attention score of a row that must not be seen.
-HIDDEN = np.float32(-1e9)
 
 #: The position of an empty slot: before every window.
 EMPTY = -(1 << 31)
@@ -27,120 +25,51 @@ USUAL = 3
 CACHES = 1 << 26
 
 
-class Ring(Protocol):
-    """A draft's cache of one text: the row of position p lies in slot p modulo their number, and
-    one slot more takes the rows that pad a pass.
-    """
-
-    def run(
-        self,
-        read: HiddenStates,
-        tokens: Sequence[int],
-        positions: NDArray[np.int64],
-        visible: NDArray[np.bool_],
-        *,
-        own: bool,
-    ) -> tuple[Logits, HiddenStates]:
-        """Run n rows and put them into their slots. `read` [n, S]: the target's hidden states at
-        the token before each; or, `own`, [n, D]: what the draft gave there. `visible`
-        [n, slots + 1]: what each row sees of the ring, beside the rows up to itself. Gives logits
-        [1, V'] behind the last row, and what the draft gave there, [1, D].
-        """
-        ...
-
-    def close(self) -> None:
-        """Give back what is lent."""
-        ...
-
-
-class LoadedDraft(Protocol):
-    """A draft beside its target; it holds no text. `layers` and `vocabulary`: see DraftNetwork.
-    `seconds`: what a pass takes in a round, on average.
-    """
-
-    shape: Eagle3Shape
-    layers: Layers
-    vocabulary: NDArray[np.int64] | None
-    seconds: float
-
-    def open(self) -> Ring:
-        """An empty cache for a new text."""
-        ...
-
-
 class Eagle3Network(DraftNetwork):
-    """A row stands for a token and the target's hidden states of the token before it. What a row
-    sees is decided here, by the positions of the ring's rows.
+    """A row stands for a token and the target's hidden states at the token before it; of a guess,
+    for what the draft itself gave there, `state` [1, D]. The rows lie in a ring: that of position p
+    in slot p modulo their number. One slot more takes the rows that pad a pass.
     """
 
     name = title = "trained draft"
 
-    def __init__(self, draft: LoadedDraft) -> None:
-        self.seconds, self.layers = draft.seconds, draft.layers
-        self.vocabulary, self.window = draft.vocabulary, draft.shape.window
-        self._ring = draft.open()
-        self._rows = np.full(draft.shape.slots + 1, EMPTY, dtype=np.int64)  # positions
-        self._state = np.zeros((1, draft.shape.hidden), dtype=np.float32)  # that it gave last
+    def __init__(self, checkpoint: Checkpoint, seconds: float) -> None:
+        """`seconds`: of a pass in a round, on average."""
+        self.shape: Eagle3Shape = checkpoint.network.shape
+        self.layers, self.vocabulary = checkpoint.layers, checkpoint.vocabulary
+        self.window, self.seconds = self.shape.window, seconds
+        self.state: HiddenStates = np.zeros((1, self.shape.hidden), np.float32)
+        self._places = np.full(self.shape.slots + 1, EMPTY, np.int64)  # of the rows in the ring
 
-    def read(
-        self, position: int, tokens: Sequence[int], states: HiddenStates, *, wanted: bool
-    ) -> Logits:
-        return self._run(position, tokens, states, own=False)
-
-    def guess(self, position: int, token: int) -> Logits:
-        return self._run(position, [token], self._state, own=True)
-
-    def _run(
-        self, position: int, tokens: Sequence[int], read: HiddenStates, *, own: bool
-    ) -> Logits:
-        positions = np.arange(position, position + len(tokens))
-        visible = self._rows > positions[:, None] - self.window
-        logits, self._state = self._ring.run(read, tokens, positions, visible, own=own)
-        self._rows[positions % (len(self._rows) - 1)] = positions
-        return logits
+    def place(self, position: int, n: int, bias: Floats) -> NDArray[np.int64]:
+        """Have the ring hold the n rows of a pass from `position` on: their positions, [n]. `bias`
+        [width, slots + 1 + width] becomes what a pass of `width` rows, of which the first ones pad
+        it, adds to its scores.
+        """
+        positions = np.arange(position, position + n)
+        ring, padding = len(self._places), len(bias) - n
+        bias.fill(HIDDEN)
+        bias[padding:, :ring][self._places > positions[:, None] - self.window] = 0
+        bias[:, ring:][np.tri(len(bias), dtype=bool)] = 0
+        bias[padding:, ring : ring + padding] = HIDDEN
+        self._places[positions % self.shape.slots] = positions
+        return positions
 
     def rewind(self, length: int) -> None:
-        self._rows[self._rows >= length] = EMPTY
-
-    def close(self) -> None:
-        self._ring.close()
+        self._places[self._places >= length] = EMPTY
 
 
-def bias_of(visible: NDArray[np.bool_], width: int) -> Floats:
-    """What a pass of `width` rows, whose last ones see of the ring what `visible` [n, slots + 1]
-    says, adds to its scores: [width, slots + 1 + width]. The rows in front pad it: the others see
-    none of them.
-    """
-    n, slots = visible.shape
-    bias = np.full((width, slots + width), HIDDEN)
-    bias[width - n :, :slots][visible] = 0
-    bias[:, slots:][np.tri(width, dtype=bool)] = 0
-    bias[width - n :, slots : slots + width - n] = HIDDEN
-    return bias
-
-
-def call_seconds(draft: LoadedDraft, widths: Sequence[int], repeats: int = 10) -> float:
+def call_seconds(network: Eagle3Network, widths: Sequence[int], repeats: int = 10) -> float:
     """Mean seconds of a pass as rounds make them: the first reads a few rows and finds the
     processor's caches full of the target, the second is of one row and does not.
     """
-    network, others = Eagle3Network(draft), np.zeros(CACHES, np.uint8)
-
-    def seconds(rows: int) -> float:
-        states = np.zeros((rows, draft.shape.states), np.float32)
+    others, seconds = np.zeros(CACHES, np.uint8), list[float]()
+    for rows in (*widths, *[USUAL] * repeats):  # each width is slow at first
+        states = np.zeros((rows, network.shape.states), np.float32)
+        others += 1
         start = perf_counter()
         network.read(0, [0] * rows, states, wanted=True)
-        return perf_counter() - start
-
-    for width in widths:  # each is slow at first
-        seconds(width)
-    network.guess(0, 0)
-    first: list[float] = []
-    second: list[float] = []
-    for _ in range(repeats):
-        others += 1
-        first.append(seconds(USUAL))
-        start = perf_counter()
-        network.guess(0, 0)
-        second.append(perf_counter() - start)
+        network.read(0, [0], None, wanted=True)
+        seconds.append((perf_counter() - start) / 2)
     network.close()
-    return (median(first) + median(second)) / 2
+    return median(seconds[len(widths) :])

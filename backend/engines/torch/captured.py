@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -151,7 +152,7 @@ class FixedWidths:
     hidden states.
     """
 
-    target: TorchModel
+    loaded: TorchModel
     capture: Capture
     layers: int
     kinds: tuple[tuple[int, int], tuple[int, int]]
@@ -166,7 +167,7 @@ class FixedWidths:
         """
         if (width, layers) in self._tensors:
             return self._tensors[width, layers]
-        device, dtype = self.target.device, self.target.dtype
+        device, dtype = self.loaded.device, self.loaded.dtype
         logits = torch.zeros(width, self.vocabulary, device=device)
         states = torch.zeros(layers, width, self.hidden, dtype=dtype, device=device)
         shapes = [(1,), (width,), (width,), (width, width)]
@@ -177,17 +178,17 @@ class FixedWidths:
 
 
 @torch.inference_mode()
-def fixed_widths(target: TorchModel, capture: Capture) -> FixedWidths | None:
+def fixed_widths(loaded: TorchModel, capture: Capture) -> FixedWidths | None:
     """The model with passes of fixed widths; None where its layers' caches differ in shape."""
-    session = TorchSession(target, 1)
+    session = TorchSession(loaded, 1)
     logits = session.forward([0], [-1], [0])
     layers = [layer.buffers for layer in session.layers if layer.is_initialized]
     shapes = {tuple((each.shape[1], each.shape[3]) for each in pair) for pair in layers}
     if len(shapes) != 1 or len(layers) < len(session.layers):
         return None
     keys, values = shapes.pop()
-    hidden = target.model.config.get_text_config(decoder=True).hidden_size
-    return FixedWidths(target, capture, len(layers), (keys, values), logits.shape[1], hidden)
+    hidden = loaded.model.config.get_text_config(decoder=True).hidden_size
+    return FixedWidths(loaded, capture, len(layers), (keys, values), logits.shape[1], hidden)
 
 
 class SlotsLayer(CacheLayerMixin):
@@ -231,9 +232,9 @@ class CapturedSession(TorchSession):
     def __init__(
         self, shared: FixedWidths, max_context: int, rows: int, layers: Layers = ()
     ) -> None:
-        super().__init__(shared.target, max_context, layers=layers)
+        super().__init__(shared.loaded, max_context, layers=layers)
         self._shared = shared
-        self._device = shared.target.device
+        self._device = shared.loaded.device
         self._allocate(capacity_for(rows + WIDTHS[-1] if rows else 1))
 
     @torch.inference_mode()
@@ -246,7 +247,7 @@ class CapturedSession(TorchSession):
         self._keys, self._values = (
             torch.zeros(
                 (shared.layers, 1, heads, capacity, dim),
-                dtype=shared.target.dtype,
+                dtype=shared.loaded.dtype,
                 device=self._device,
             )
             for heads, dim in shared.kinds
@@ -285,9 +286,10 @@ class CapturedSession(TorchSession):
             # The one thing that a pass makes the host wait for: so many times the vocabulary,
             # 4 bytes each, cross the bus.
             wanted = host_rows(len(rows), logits.shape[1], self._device)
-            for at, first, count in _stretches(rows):
-                part = logits[first : first + count]
-                wanted[at : at + count].copy_(part, non_blocking=True)
+            for _, stretch in groupby(enumerate(rows), lambda pair: pair[1] - pair[0]):
+                places, consecutive = zip(*stretch, strict=True)
+                part = logits[consecutive[0] : consecutive[-1] + 1]
+                wanted[places[0] : places[-1] + 1].copy_(part, non_blocking=True)
             if rows:
                 wait(self._device)
         self._pending(tokens, parents)
@@ -297,7 +299,7 @@ class CapturedSession(TorchSession):
         """A pass over these. It asks for no value of the device, and makes nothing that outlives
         it.
         """
-        target, width = self._shared.target, tensors.width
+        loaded, width = self._shared.loaded, tensors.width
         start, ids, positions, seen = tensors.inputs
 
         def run() -> None:
@@ -305,27 +307,27 @@ class CapturedSession(TorchSession):
             context = (self._columns < start).expand(width, -1)
             visible = context.index_copy(1, slots, seen.bool())
             near = visible
-            if target.window:
+            if loaded.window:
                 # Nothing is ever missing in the context, so its rows' positions are their slots.
                 keys = self._columns.index_copy(0, slots, positions)
-                near = visible & (positions[:, None] - keys < target.window)
+                near = visible & (positions[:, None] - keys < loaded.window)
             layers: list[Any] = [
                 SlotsLayer(keys, values, slots)
                 for keys, values in zip(self._keys, self._values, strict=True)
             ]
-            with target.showing(self._layers):
-                result = target.model(
+            with loaded.showing(self._layers):
+                result = loaded.model(
                     input_ids=ids[None],
                     position_ids=positions[None],
-                    attention_mask=target.mask(visible, near),
+                    attention_mask=loaded.mask(visible, near),
                     past_key_values=RowsCache(layers=layers),
                     use_cache=True,
                     logits_to_keep=slice(0, width if logits else 0),
                 ).logits[0]
             logits_out, states_out = tensors.outputs
             for out, layer in zip(states_out, self._layers, strict=True):
-                out.copy_(target.states[layer][0])
-            target.states.clear()
+                out.copy_(loaded.states[layer][0])
+            loaded.states.clear()
             if logits:
                 logits_out.copy_(result)
 
@@ -366,14 +368,3 @@ def _padded(
     seen = np.eye(width, dtype=np.int64)
     seen[:n, :n] = tree.seen
     return np.array([length]), rows, seen
-
-
-def _stretches(rows: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """Rows as stretches that follow one another: where each begins among them, its first row and
-    its length.
-    """
-    begin = 0
-    for at in range(1, len(rows) + 1):
-        if at == len(rows) or rows[at] != rows[at - 1] + 1:
-            yield begin, rows[begin], at - begin
-            begin = at

@@ -188,7 +188,7 @@ class TorchEngine(Engine):
         self.weight_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
         self.model = model.eval()
         fix_positions(model)
-        self._target = torch_model_of(model)
+        self._loaded = torch_model_of(model)
         self._config = model.config.get_text_config(decoder=True)
         self._bound = PRECISE if spec.precision == "fp32" else ROUNDED
         self._fixed: FixedWidths | None = None
@@ -224,7 +224,7 @@ class TorchEngine(Engine):
         """The model with passes of fixed widths, which ask the device for no value; None: it has
         none, or they do not compute what others do. Which experts compute a row is such a value.
         """
-        device = self._target.device
+        device = self._loaded.device
         if capture is None and device.type != "cuda":
             return None
         spread = len({parameter.device for parameter in self.model.parameters()}) > 1
@@ -232,7 +232,7 @@ class TorchEngine(Engine):
             return None
         from backend.engines.torch.captured import CapturedSession, capture_for, fixed_widths
 
-        fixed = fixed_widths(self._target, capture or capture_for(device))
+        fixed = fixed_widths(self._loaded, capture or capture_for(device))
         if (
             fixed is None
             or self._self_test(partial(CapturedSession, fixed, self.max_context, 0)) == "trees"
@@ -245,7 +245,7 @@ class TorchEngine(Engine):
         from backend.engines.torch.session import PlainSession, TorchSession
 
         if self.guesses == "none":
-            return PlainSession(self._target, self.max_context)
+            return PlainSession(self._loaded, self.max_context)
         if not set(layers) <= set(range(self._config.num_hidden_layers)):
             raise no_trained_draft(self.spec)
         if self._fixed is not None:
@@ -253,7 +253,7 @@ class TorchEngine(Engine):
 
             return CapturedSession(self._fixed, self.max_context, rows, layers)
         room = rows and rows + PREFILL_CHUNK
-        return TorchSession(self._target, self.max_context, self.guesses, room, layers)
+        return TorchSession(self._loaded, self.max_context, self.guesses, room, layers)
 
     def synchronize(self) -> None:
         import torch

@@ -160,14 +160,14 @@ class TorchSession(Session):
 
     def __init__(
         self,
-        target: TorchModel,
+        loaded: TorchModel,
         max_context: int,
         guesses: Guesses = "trees",
         rows: int = 0,
         layers: Layers = (),
     ) -> None:
         super().__init__(max_context, guesses)
-        self._target, self._layers = target, layers
+        self._loaded, self._layers = loaded, layers
         make: Any = partial(RowsLayer, rows or FIRST_CAPACITY)  # a layer for each that asks for one
         self._cache = RowsCache(layer_class_to_replicate=make)
         self._states: dict[int, Any] = {}  # the last pass's by layer, tensors [1, n, D]
@@ -181,21 +181,21 @@ class TorchSession(Session):
     @torch.inference_mode()
     def forward(self, tokens: Sequence[int], parents: Sequence[int], rows: Sequence[int]) -> Logits:
         """See Session. The logits are in host memory, so the device has finished the pass."""
-        tree, target = self._tree(tokens, parents, rows), self._target
+        tree, loaded = self._tree(tokens, parents, rows), self._loaded
         self._drop_behind(self.length)
         positions = tree.depths + self.length
         inputs = torch.from_numpy(np.stack([np.array(tokens, np.int64), positions]))
-        ids, places = inputs.to(target.device)[:, None]  # [1, n] each
+        ids, places = inputs.to(loaded.device)[:, None]  # [1, n] each
         mask = None
         if not tree.chain:  # transformers masks chains itself, where kernels allow it without one
             context = np.ones(self.length, np.bool_)
-            seen = near = torch.from_numpy(visibility(context, tree, positions)).to(target.device)
-            if target.window:
-                seen_near = visibility(context, tree, positions, target.window)
-                near = torch.from_numpy(seen_near).to(target.device)
-            mask = target.mask(seen, near)
-        with target.showing(self._layers):
-            logits = target.model(
+            seen = near = torch.from_numpy(visibility(context, tree, positions)).to(loaded.device)
+            if loaded.window:
+                seen_near = visibility(context, tree, positions, loaded.window)
+                near = torch.from_numpy(seen_near).to(loaded.device)
+            mask = loaded.mask(seen, near)
+        with loaded.showing(self._layers):
+            logits = loaded.model(
                 input_ids=ids,
                 position_ids=places,
                 attention_mask=mask,
@@ -205,8 +205,8 @@ class TorchSession(Session):
                 # hidden states on whichever device the last layer lives.
                 logits_to_keep=list(rows),
             ).logits
-        self._states = dict(target.states)
-        target.states.clear()
+        self._states = dict(loaded.states)
+        loaded.states.clear()
         self._pending(tokens, parents)
         return logits[0].float().cpu().numpy()
 
@@ -266,7 +266,7 @@ class TorchSession(Session):
         """The rows that `save` made an array of."""
         rows = torch.from_numpy(np.array(array))
         rows = rows.view(torch.bfloat16) if rows.dtype == torch.int16 else rows
-        return rows.to(self._target.device, self._target.dtype)
+        return rows.to(self._loaded.device, self._loaded.dtype)
 
     def close(self) -> None:
         self._cache, self._states = RowsCache(layers=[]), {}
@@ -277,10 +277,10 @@ class PlainSession(Session):
     of its own. A text that was cut is computed again from its beginning.
     """
 
-    def __init__(self, target: TorchModel, max_context: int) -> None:
+    def __init__(self, loaded: TorchModel, max_context: int) -> None:
         super().__init__(max_context, "none")
-        self._target = target
-        self._config = target.model.config.get_text_config(decoder=True)
+        self._loaded = loaded
+        self._config = loaded.model.config.get_text_config(decoder=True)
         self._cache: Any = None
         self._computed = 0  # tokens in the cache
 
@@ -304,12 +304,12 @@ class PlainSession(Session):
 
     def _pass(self, start: int, tokens: list[int], rows: list[int]) -> Logits:
         """float32 [len(rows), V], in host memory."""
-        target = self._target
-        placed = torch.arange(start, start + len(tokens), device=target.device)[None]
-        logits = target.model(
-            input_ids=torch.tensor([tokens], device=target.device),
-            **({"position_ids": placed} if target.positions else {}),
-            **{target.cache: self._cache},
+        loaded = self._loaded
+        placed = torch.arange(start, start + len(tokens), device=loaded.device)[None]
+        logits = loaded.model(
+            input_ids=torch.tensor([tokens], device=loaded.device),
+            **({"position_ids": placed} if loaded.positions else {}),
+            **{loaded.cache: self._cache},
             use_cache=True,
             logits_to_keep=rows,
         ).logits[0]
