@@ -65,13 +65,9 @@ def markdown(record: RaceRecord) -> str:
     return "\n\n".join([*filter(None, parts), f"{_literal(record.place)}."]) + "\n"
 
 
-def _json(record: RaceRecord) -> str:
-    return as_bytes(record).decode()
-
-
 #: A race as files, by their names: the whole race, its table and its picture.
 FORMS: Mapping[str, Callable[[RaceRecord], str]] = {
-    "race.json": _json,
+    "race.json": lambda record: as_bytes(record).decode(),
     "race.md": markdown,
     "race.svg": picture_of,
 }

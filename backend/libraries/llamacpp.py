@@ -38,7 +38,7 @@ from backend.libraries.library import (
     Settings,
     require_package,
 )
-from backend.libraries.server import explained, openai_body, stream_answer
+from backend.libraries.server import explained, server_request, stream_answer
 from backend.machine import threads
 from backend.models.files import gguf_file, without_folders
 from backend.processes import die_with_parent
@@ -84,9 +84,6 @@ FLAGS = {
 #: Tokens of context that a server has at least, and those that a chat template may add.
 LEAST_CONTEXT, TEMPLATE = 4096, 1024
 
-#: Fields of a request that are other servers'.
-NOT_ITS_OWN = ("stream_options", "repetition_penalty")
-
 _ROOT = Path(__file__).parents[2]
 
 
@@ -118,8 +115,7 @@ def server_flags(
 
 def request_body(request: Request, settings: Settings) -> tuple[str, dict[str, Any]]:
     """Where to ask below /v1/, and what. Raises DerbyError for a grammar that is none."""
-    path, body, further = openai_body(request)
-    body |= {name: value for name, value in further.items() if name not in NOT_ITS_OWN}
+    path, body = server_request(request)
     return path, body | _grammar(settings["grammar"])
 
 
@@ -146,8 +142,6 @@ class LlamaCppModel:
         self.spec, self.weight_bytes = spec, _size(file)
         self._file = file
         self._server: Popen[str] | None = None
-
-    def synchronize(self) -> None: ...
 
     def prepare(self, request: Request, settings: Settings) -> None:
         """See LibraryModel. The server itself would write on without a grammar that is wrong."""

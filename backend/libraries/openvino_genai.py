@@ -116,8 +116,6 @@ class OpenVINOGenaiModel:
         self._pipeline: Any = None
         self._answering = threading.Lock()
 
-    def synchronize(self) -> None: ...
-
     def stop(self) -> None: ...
 
     def prepare(self, request: Request, settings: Settings) -> None:

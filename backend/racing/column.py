@@ -243,7 +243,6 @@ class ColumnRun:
         if library.like and self.request.chat:  # others have a template of their own
             self.models.require_template(self.spec, self.say)
         model = library.elsewhere or self.models.get(self.spec, self.say)
-        self.clock.synchronize = model.synchronize
         yield from library_events(
             self.index,
             self.request,
