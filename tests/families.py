@@ -1,6 +1,5 @@
 """Tiny random models of many architectures, each a folder as the Hub has it: for the matrix."""
 
-import json
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -335,38 +334,3 @@ def byte_tokenizer() -> Any:
     raw.decoder = decoders.ByteLevel()
     raw.add_special_tokens([AddedToken("<|end|>", special=True, normalized=False)])
     return PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="<|end|>")  # noqa: S106
-
-
-def random_draft(folder: Path, layers: tuple[int, int, int]) -> Path:
-    """Write an EAGLE-3 draft with random weights, for targets of USUAL's sizes, of whose tokens it
-    knows every other one.
-    """
-    import torch
-    from safetensors.torch import save_file
-
-    torch.manual_seed(7)
-    width, inner, narrow = USUAL["hidden_size"], USUAL["intermediate_size"], 32
-    known = torch.arange(0, VOCABULARY, 2)
-    shapes = {
-        "fc": (width, 3 * width),
-        "midlayer.self_attn.q_proj": (width, 2 * width),
-        "midlayer.self_attn.k_proj": (narrow, 2 * width),
-        "midlayer.self_attn.v_proj": (narrow, 2 * width),
-        "midlayer.self_attn.o_proj": (width, width),
-        "midlayer.mlp.gate_proj": (inner, width),
-        "midlayer.mlp.up_proj": (inner, width),
-        "midlayer.mlp.down_proj": (width, inner),
-        "lm_head": (len(known), width),
-    }
-    norms = ("input_layernorm", "hidden_norm", "post_attention_layernorm")
-    weights = {f"{name}.weight": 0.2 * torch.randn(shape) for name, shape in shapes.items()}
-    weights |= {f"midlayer.{name}.weight": torch.ones(width) for name in norms}
-    weights |= {"norm.weight": torch.ones(width), "d2t": known - torch.arange(len(known))}
-    weights["t2d"] = torch.arange(VOCABULARY) % 2 == 0
-    folder.mkdir()
-    save_file(weights, folder / "model.safetensors")
-    config = _usual("llama", num_hidden_layers=1, head_dim=16, rms_norm_eps=1e-6)
-    config |= {"architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": len(known)}
-    config |= {"eagle_aux_hidden_state_layer_ids": layers, "rope_theta": 10000.0}
-    (folder / "config.json").write_text(json.dumps(config))
-    return folder

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from families import byte_tokenizer, make, random_draft, random_model
+from eagle3_drafts import random_draft
+from families import USUAL, byte_tokenizer, make, random_model
 from race_runs import board_after, events_of
 
 from backend.errors import DerbyError
@@ -137,7 +138,7 @@ def test_a_trained_draft_guesses_in_openvino_genai(
 ) -> None:
     """Its automatic choice of layers asks for a target of ten."""
     monkeypatch.setenv("DECODE_DERBY_CACHE", str(tmp_path / "cache"))
-    target, draft = tmp_path / "target", random_draft(tmp_path / "eagle3", (3, 6, 8))
+    target, draft = tmp_path / "target", random_draft(tmp_path / "eagle3", USUAL, (3, 6, 8))
     make("llama", target, num_hidden_layers=10)
     columns = "kv", "openvino_genai", f"openvino_genai:draft={draft},k=3"
     parsed = tuple(map(parse_column, columns))
