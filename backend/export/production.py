@@ -17,14 +17,13 @@ from backend.export.templates import (
 )
 from backend.grammar.sources import GrammarSource
 from backend.libraries.library import TRAINED, Library, Settings
-from backend.libraries.llamacpp import EAGLE3, GGUF, LLAMACPP
+from backend.libraries.llamacpp import EAGLE3, LLAMACPP
 from backend.libraries.openvino_genai import OPENVINO_GENAI
 from backend.libraries.openvino_genai import PRECISIONS as GENAI_PRECISIONS
 from backend.libraries.transformers import TRANSFORMERS
 from backend.models.files import BUILT_IN, is_gguf
 from backend.programs.parser import is_program
-from backend.results.figures import likely
-from backend.results.result import Result, Row, result_of
+from backend.results.result import Row, result_of
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import Column, OwnModel, default_column
 from backend.strategies.declaration import Equivalent
@@ -50,9 +49,6 @@ LIBRARIES: Mapping[str, Template] = {
     "llama.cpp": Template(LLAMACPP, llamacpp_code),
     "vLLM": Template(TRANSFORMERS, vllm_code, raced=False),
 }
-
-#: Precisions that are one and the same weights: only the built-in model has more than fp32.
-SAME_VALUES = {*EXACT_PRECISIONS, GGUF}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,16 +111,16 @@ def _snippet(
     notes.append(_on_weights(column.target(target).precision, spec.precision))
     if theirs is not column and not theirs.lossless(request.sampling.temperature):
         notes.append("At this temperature the library draws other tokens with the same seed.")
-    note = " ".join(filter(None, notes))
     if not template.raced:
-        return Snippet(code, note)
+        return Snippet(code, " ".join(filter(None, notes)))
 
     def run(column: Column) -> tuple[Any, ...]:
         return column.name, column.values, column.target(target)
 
     same = [row for row in rows if run(board.columns[row.column]) == run(theirs)]
-    raced = min(same, key=lambda row: row.column != index, default=None)
-    return Snippet(code, note, theirs, raced)
+    if raced := min(same, key=lambda row: row.column != index, default=None):
+        notes.insert(0, f"This code was in the race: {raced.name}.")
+    return Snippet(code, " ".join(filter(None, notes)), theirs, raced)
 
 
 def _in_library(
@@ -164,11 +160,9 @@ def _on_weights(ours: str, theirs: str) -> str:
     """Which weights differ from the column's, and what becomes of the text."""
     if ours == theirs:
         return ""
-    if not {ours, theirs} <= SAME_VALUES:
-        return f"The weights are {theirs} here; the column's were {ours}: the text may differ."
-    if GGUF in (ours, theirs):
-        return "The weights are the same, but llama.cpp rounds activations: the text may differ."
-    return f"The weights have the same values at {theirs}: the text stays the same."
+    if {ours, theirs} <= {*EXACT_PRECISIONS}:
+        return f"The weights have the same values at {theirs}: the text stays the same."
+    return f"The weights are {theirs} here; the column's were {ours}: the text may differ."
 
 
 def _settings(
@@ -203,15 +197,3 @@ def _settings(
     elif lookup:
         settings |= {"lookup": lookup, "ngram": equivalent.ngram}
     return {**settings, **only}, notes
-
-
-def expectation(snippet: Snippet, result: Result) -> str:
-    """What to expect of code that was in the race."""
-    row = snippet.raced
-    if row is None:
-        return ""
-    if row.message:
-        return f"This code failed in the race: {row.message}"
-    if not (row.speedup.value and result.final) or result.doubt == "noisy":
-        return "This code was in the race, which tells no speed-up."
-    return f"Expect {likely(row.speedup)}: this code was in the race."

@@ -26,7 +26,6 @@ from backend.grammar.sources import (
     composed,
     definition_of,
     regex_literal,
-    shipped,
 )
 from backend.libraries.draft import checkpoint_of, gguf_draft
 from backend.libraries.library import (
@@ -147,9 +146,7 @@ class LlamaCppModel:
         """See LibraryModel. The server itself would write on without a grammar that is wrong."""
         self._draft_file(settings["draft"])
         grammar: GrammarSource | None = settings["grammar"]
-        if grammar is None or grammar in shipped().values():
-            return
-        if grammar.kind in ("lark", "regex"):
+        if grammar is not None and grammar.kind in ("lark", "regex"):
             check(grammar)
 
     def stop(self) -> None:

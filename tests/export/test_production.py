@@ -21,13 +21,12 @@ from scoreboards import again, board_of, written
 
 from backend.events import Conditions, Decided, Failed, Started
 from backend.export.next_step import next_step
-from backend.export.production import LIBRARIES, Snippet, expectation, snippets
+from backend.export.production import LIBRARIES, Snippet, snippets
 from backend.grammar.sources import GrammarSource, shipped
 from backend.libraries.llamacpp import request_body, server_flags
 from backend.libraries.openvino_genai import generation_arguments, pipeline_arguments
 from backend.libraries.transformers import generate_arguments, load_arguments
 from backend.models.prepared import CACHE
-from backend.results.result import result_of
 from backend.results.scoreboard import Score, Scoreboard
 from backend.strategies.column import Column, default_column, parse_column, settings_of
 from backend.strategies.registry import strategies
@@ -112,10 +111,12 @@ def test_where_plain_decoding_was_decided_it_is_plain_decoding(column: str) -> N
 
 
 def test_what_differs_from_the_run_is_said() -> None:
-    board, warm = board_of("kv transformers kv@int8"), Request("Hi", sampling=Sampling(1.0))
-    for request, differs in ((HI, [False, False, True]), (warm, [True, False, True])):
-        codes = snippets(board, request, BUILT_IN)
-        assert [bool(codes[i]["transformers"].note) for i in range(3)] == differs
+    """Other weights, and other draws."""
+    warm = Request("Hi", sampling=Sampling(1.0))
+    notes = [
+        code_of(*asked)["transformers"].note for asked in (("kv",), ("kv@int8",), ("kv", warm))
+    ]
+    assert list(map(bool, notes)) == [False, True, True]
 
 
 def others(field: Setting) -> Sequence[Any]:
@@ -188,27 +189,15 @@ def test_under_a_race_stands_the_code_that_was_raced_or_the_race_of_it(
         assert (step.code, step.column) == ("", "")
 
 
-def test_code_whose_column_was_in_the_race_says_how_that_did() -> None:
+def test_code_knows_its_column_in_the_race() -> None:
     """A column that chose its sizes by itself gets those that were in it."""
     columns = "kv lookup:k=4 transformers:lookup=4 transformers@bf16 lookup lookup:ngram=5"
-    costs = (0.1, 0.08, 0.05, 0.04, 0.08, 0.08)
-    events = [e for i, cost in enumerate(costs) for e in written(i, TOKENS, cost)]
-    stopped = board_of(columns, *events)  # of which nobody knows who else used the machine
-
-    def expected(board: Scoreboard, index: int, library: str = "transformers") -> str:
-        return expectation(snippets(board, HI, BUILT_IN)[index][library], result_of(board))
-
-    assert "no speed-up" in expected(stopped, 1)
-    board = board_of(columns, *events, Conditions(0.0))
-    raced = [expected(board, i) for i in range(len(costs))]
-    assert raced[0] == "", "it was in it in another precision"
-    assert "2.00\u00d7" in raced[1] == raced[2] == raced[4]
-    assert raced[5] == "", "with another n-gram"
-    assert "2.50\u00d7" in raced[3]
-    assert expected(board, 1, "vLLM") == ""
-    noisy = board_of(columns, *events, Conditions(0.9))
-    assert "no speed-up" in expected(noisy, 3)
-    assert next(iter(snippets(board, HI, BUILT_IN)[1])) == "transformers", "which was raced so"
+    events = [event for i in range(6) for event in written(i, TOKENS, 0.1)]
+    every = snippets(board_of(columns, *events, Conditions(0.0)), HI, BUILT_IN)
+    raced = [every[i]["transformers"].raced for i in range(6)]
+    assert [row and row.column for row in raced] == [None, 2, 2, 3, 2, None]
+    assert every[1]["vLLM"].raced is None
+    assert next(iter(every[1])) == "transformers", "which was raced so"
 
 
 def test_only_what_has_code_is_offered() -> None:

