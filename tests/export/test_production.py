@@ -10,6 +10,7 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scoreboards import again, board_of, written
 
+from backend.errors import DerbyError
 from backend.events import Conditions, Decided, Failed, Started
 from backend.export.next_step import next_step
 from backend.export.production import LIBRARIES, Snippet, snippets
@@ -30,15 +32,7 @@ from backend.models.prepared import CACHE
 from backend.results.scoreboard import Score, Scoreboard
 from backend.strategies.column import Column, default_column, parse_column, settings_of
 from backend.strategies.registry import strategies
-from backend.strategies.settings import (
-    Choice,
-    CodeChoice,
-    Flag,
-    GrammarChoice,
-    ModelChoice,
-    Setting,
-    WholeNumber,
-)
+from backend.strategies.settings import Setting
 from backend.types import ModelSpec, Request, Sampling
 
 BUILT_IN, FILE = ModelSpec(), ModelSpec("./a.gguf")
@@ -119,21 +113,17 @@ def test_what_differs_from_the_run_is_said() -> None:
     assert list(map(bool, notes)) == [False, True, True]
 
 
-def others(field: Setting) -> Sequence[Any]:
+#: Values for settings of any kind.
+VALUES = """1 2 8 true false hybrid trained int4 int8-exact a/b text distribution eagle3 lookahead
+ngram-simple ngram-mod draft-mtp none person date json window=7"""
+
+
+def others(field: Setting) -> list[Any]:
     """Values that a setting may have beside its usual one."""
-    match field:
-        case WholeNumber(low=low, high=high):
-            values: Sequence[Any] = (low, low + 1, high)
-        case Flag():
-            values = (True, False)
-        case Choice(options=options) | CodeChoice(options=options):
-            values = options
-        case ModelChoice(options=options):
-            values = (*options, "int8-exact", "a/b")
-        case GrammarChoice():
-            values = (None, *shipped().values())
-        case _:
-            values = ("window=7",)
+    values: list[Any] = []
+    for text in VALUES.split():
+        with suppress(DerbyError):
+            values.append(field.parse(text, field.name))
     return [value for value in values if value != field.default]
 
 

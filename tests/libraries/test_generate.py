@@ -1,5 +1,5 @@
 """Code that transformers' generate() runs from a folder, as columns: ours writes what KV reuse
-writes, somebody else's runs with a streamer and without, and none that a visitor names.
+writes, somebody else's runs with a streamer and without.
 """
 
 from pathlib import Path
@@ -14,10 +14,7 @@ from race_runs import board_after, events_of
 from transformers import AutoModelForCausalLM
 from transformers.generation.streamers import BaseStreamer
 
-from backend.errors import DerbyError
-from backend.form import Form, read_race
 from backend.libraries.transformers import CODE_FILE, NO_TOKEN, OWN, OWN_CODE
-from backend.offer import offer_of
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.result import result_of
@@ -169,16 +166,6 @@ def test_code_of_somebody_else_is_a_column(folders: Path, models: LoadedModels) 
     assert result.moment == min(row.moment for row in result.rows[:2]) > 0
     causes = [why(board, row) for row in result.rows]
     assert ["at its end" in cause for cause in causes] == [False, False, False, True]
-
-
-def test_visitors_name_no_folder_with_code(folders: Path) -> None:
-    """Not even on one's own page; our own code is everybody's."""
-    offer = offer_of(("torch",))
-    for name in OWN:
-        read_race(Form(lineup=f"transformers:generate={name}"), offer)
-    for name in (folders / "streamed", "owner/model", "."):
-        with pytest.raises(DerbyError):
-            read_race(Form(lineup=f"transformers:generate={name}"), offer)
 
 
 def test_what_no_code_can_do_fails_its_own_column(folders: Path, models: LoadedModels) -> None:

@@ -17,14 +17,12 @@ from eagle3_drafts import random_draft
 from families import USUAL, byte_tokenizer, make, random_model
 from race_runs import board_after, events_of
 
-from backend.errors import DerbyError
 from backend.events import Event, Finished, Step
-from backend.grammar.sources import GrammarSource, shipped
-from backend.libraries.openvino_genai import generation_arguments
+from backend.grammar.sources import GrammarSource
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.scoreboard import Score
-from backend.strategies.column import default_column, parse_column
+from backend.strategies.column import parse_column
 from backend.types import ModelSpec, Request, Sampling
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -216,14 +214,6 @@ def test_openvino_genai_follows_a_grammar(folders: Path, models: LoadedModels) -
     request = request_of(ignore_eos=False)
     race = race_of(folders, "openvino_genai", request, *columns, grammar="[ab]{3}c \n")
     assert all(re.fullmatch("[ab]{3}c ", score.text) for score in raced(race, models))
-    for source in shipped().values():
-        settings = {**default_column("openvino_genai").settings(), "grammar": source}
-        if source.kind in ("json_schema", "regex"):
-            arguments = generation_arguments(request, settings)
-            assert list(arguments["structured_output_config"]) == [source.kind]
-        else:
-            with pytest.raises(DerbyError, match="choose another grammar"):
-                generation_arguments(request, settings)
 
 
 def test_a_ready_made_model_runs_as_it_is(
