@@ -173,7 +173,7 @@ class LlamaCppModel:
         if name == NO_DRAFT:
             return ""
         if checkpoint := checkpoint_of(name, self.spec):
-            return str(gguf_draft(checkpoint, self.spec, self._file, lambda _: None))
+            return str(gguf_draft(checkpoint, self.spec, self._file))
         return str(gguf_file(name, lambda _: None))
 
     @contextmanager

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from backend.engines.engine import EngineDeclaration, Say
+from backend.engines.engine import Say
 from backend.engines.torch.engine import PRECISIONS, TORCH, torch_files
 from backend.errors import DerbyError, either
 from backend.libraries.draft import checkpoint_of
@@ -278,16 +278,7 @@ def _load(files: ModelFiles, spec: ModelSpec) -> Any:
 
 TRANSFORMERS = Library(
     "transformers",
-    EngineDeclaration(
-        name="transformers",
-        title="transformers",
-        precisions=TORCH.precisions,
-        devices=TORCH.devices,
-        device_help=TORCH.device_help,
-        open=TransformersModel,
-        estimate_bytes=TORCH.estimate_bytes,
-        exact=TORCH.exact,
-    ),
+    replace(TORCH, name="transformers", title="transformers", open=TransformersModel),
     like="torch",
     takes_turns=True,
 )
