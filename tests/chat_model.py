@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from families import random_model
+import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 VOCABULARY = 300
 START, END, PAD = 0, 1, 2
@@ -22,9 +22,9 @@ CHATML = (
 
 def make(folder: Path) -> Path:
     """Write the model into `folder`, the same weights every time."""
-    model = random_model(
+    torch.manual_seed(3)
+    config = AutoConfig.for_model(
         "llama",
-        0.3,  # layers that matter
         vocab_size=VOCABULARY,
         hidden_size=32,
         intermediate_size=48,
@@ -34,6 +34,10 @@ def make(folder: Path) -> Path:
         max_position_embeddings=512,
         tie_word_embeddings=True,
     )
+    model: Any = AutoModelForCausalLM.from_config(config)
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.3)  # layers that matter
     model.save_pretrained(folder)
     tokenizer().save_pretrained(folder)
     return folder

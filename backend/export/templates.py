@@ -110,6 +110,9 @@ def shell(text: str) -> str:
 
 LOAD = "AutoModelForCausalLM.from_pretrained"
 
+#: The chat of a prompt.
+CHAT = [{"role": "user", "content": Variable("prompt")}]
+
 #: Where our code for transformers is in a clone.
 CODE_FOLDER = "backend/export/generate"
 
@@ -148,7 +151,7 @@ def transformers_code(spec: ModelSpec, request: Request, settings: Settings) -> 
     options = {"return_tensors": "pt"}
     if request.chat:
         parts = [{"type": "text", "text": Variable("prompt")}]
-        messages = [{"role": "user", "content": parts if settings["parts"] else Variable("prompt")}]
+        messages = [{"role": "user", "content": parts}] if settings["parts"] else CHAT
         options |= {"add_generation_prompt": True, "return_dict": True}
         options |= template_options(request.thinking)
         yield call("inputs = tokenizer.apply_chat_template", [messages], options)
@@ -189,8 +192,7 @@ def openvino_genai_code(spec: ModelSpec, request: Request, settings: Settings) -
         output = f"genai.StructuredOutputConfig({kind}=grammar)"
         config["structured_output_config"] = Variable(output)
     if request.chat:
-        messages = [{"role": "user", "content": Variable("prompt")}]
-        yield f"prompt = genai.ChatHistory({messages!r})"
+        yield f"prompt = genai.ChatHistory({CHAT!r})"
         if options := template_options(request.thinking):
             yield f"prompt.set_extra_context({options!r})"
     else:
@@ -287,8 +289,7 @@ def vllm_code(spec: ModelSpec, request: Request, settings: Settings) -> Iterable
     if request.chat:
         options = template_options(request.thinking)
         more = {"chat_template_kwargs": options} if options else {}
-        messages = [{"role": "user", "content": Variable("prompt")}]
-        yield call("output = llm.chat", [messages, Variable("sampling")], more)
+        yield call("output = llm.chat", [CHAT, Variable("sampling")], more)
     else:
         yield "output = llm.generate(prompt, sampling)"
     yield "print(output[0].outputs[0].text)"

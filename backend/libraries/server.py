@@ -52,13 +52,6 @@ TOKEN_BYTES, SPARE_BYTES = 1 << 12, 1 << 18
 #: Tokens that hold every context: llama.cpp takes a number alone for "all", and room for as many.
 WHOLE = 1 << 17
 
-#: What to do about a server's refusal, by its status.
-REFUSALS = {
-    401: "needs another key: set it in the file of servers",
-    403: "refuses this key: set another in the file of servers",
-    404: "has no such path or model: check the address and the model",
-}
-
 
 class Server(Untrusted, extra="forbid"):
     """A table of the file. `key` is never shown, logged or recorded."""
@@ -311,8 +304,8 @@ def _messages(response: "Response", most: int) -> Iterator[_Message]:
     status = response.status_code
     if status != 200:
         words = printable(beginning(response, 2000).decode(errors="replace"))
-        refusal = REFUSALS.get(status, f"refused the request: {words or 'it does not say why'}")
-        raise ServerError(f"{refusal} (status {status}).")
+        remedy = "check its address, model and key" if status < 500 else "try again"
+        raise ServerError(f"refused the request (status {status}: {words}): {remedy}.")
     strange = "is not OpenAI-compatible: check its address."
     if not response.headers.get("content-type", "").startswith("text/event-stream"):
         raise ServerError(strange)

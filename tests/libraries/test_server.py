@@ -193,9 +193,8 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "ends without a reason": ({"pieces": stream(*PLAIN[:3])}, "broke off"),
     "dies": ({"pieces": broken()}, "broke off"),
     "a filter": ({"pieces": stream(*PLAIN[:-1], chat("", "content_filter"))}, "content_filter"),
-    "no key": ({"pieces": [], "status": 401}, "needs another key"),
-    "no path": ({"pieces": [], "status": 404}, "has no such path or model"),
-    "a flaw": ({"status": 500, "pieces": [b"out\nof \x00memory"]}, "the request: out of memory"),
+    "no key": ({"pieces": [], "status": 401}, "model and key"),
+    "a flaw": ({"status": 500, "pieces": [b"out\nof \x00memory"]}, "500: out of memory): try"),
     "an error": ({"pieces": stream({"error": {"message": "no room"}})}, "says: no room"),
     "a page": ({"pieces": [b"<html>"], "kind": "text/html"}, "is not OpenAI-compatible"),
     "no JSON": ({"pieces": [b"data: {\xe2\n\n"]}, "is not OpenAI-compatible"),
@@ -245,7 +244,7 @@ def test_a_key_goes_to_its_server_and_nowhere_else(servers: Path, serve: Serve) 
     assert "hush" not in repr(server_at("mine"))
     serve([b"you sent sk-hush"], status=500)
     _, board = raced("kv", "@mine")
-    assert board.scores[1].message.endswith("refused the request: you sent ... (status 500).")
+    assert "you sent ...)" in board.scores[1].message
 
 
 def test_the_operators_file_is_read_strictly(
