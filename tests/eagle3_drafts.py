@@ -33,7 +33,7 @@ def random_draft(
     torch.manual_seed(1)
 
     def on_grid(*size: int) -> torch.Tensor:
-        codes, scales = int8_rows(0.2 * torch.randn(size).numpy())
+        codes, scales = int8_rows((0.2 * torch.randn(size)).numpy())
         return torch.from_numpy(codes * scales)
 
     vocabulary, wide, inner = (
