@@ -10,7 +10,6 @@ from pathlib import Path
 from backend.engines.engine import EngineDeclaration
 from backend.engines.registry import engine_named
 from backend.errors import DerbyError, unknown
-from backend.libraries.library import Library
 from backend.libraries.server import is_address
 from backend.limits import PRIVATE, Limits
 from backend.models.files import BUILT_IN, HUB_ID, SUFFIX, is_gguf, is_path
@@ -42,11 +41,6 @@ class Offer:
     def most_columns(self) -> int:
         return min(self.limits.columns, MAX_COLUMNS)
 
-    def around(self, library: Library | None) -> "Offer":
-        """What a library's columns may choose from: where it runs, whatever engines are offered."""
-        declared = library.declaration if library else None
-        return replace(self, engines=(declared,)) if declared else self
-
     def options(self, what: str, engine: str = "") -> tuple[str, ...]:
         """The engines, or the "precision" or "device" of an engine; "": of any."""
         if what == "engine":
@@ -72,10 +66,10 @@ class Offer:
     def require_column(self, column: Column, target: ModelSpec) -> None:
         """Raise DerbyError unless visitors may race the column, in a race on `target`."""
         column.named(self.require_model)
-        there, place = self.around(column.strategy.library), column.model
-        there.require_place(place.engine, place.precision, place.device)
         if column.strategy.loads:
-            spec = column.target(target)
+            spec, library = column.target(target), column.strategy.library
+            declared = library.declaration if library else None  # whatever engines are offered
+            there = replace(self, engines=(declared,)) if declared else self
             there.require_place(spec.engine, spec.precision, spec.device)
         for name, field in settings_of(column.strategy).items():
             value = column.settings()[name]

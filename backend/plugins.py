@@ -6,7 +6,7 @@ error of the app.
 
 import logging
 from collections.abc import Iterable
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from typing import Protocol, TypeVar
 
 log = logging.getLogger(__name__)
@@ -33,19 +33,17 @@ def load_declared(
         try:
             declaration = entry.load()
         except (Exception, SystemExit) as error:
-            reason = str(error).strip().partition("\n")[0].rstrip(".")
-            _leave_out(entry, f"{type(error).__name__}: {reason}")
-            continue
-        if not isinstance(declaration, kind):
-            _leave_out(entry, f"no {kind.__name__}")
-        elif declaration.name in declared:
-            _leave_out(entry, f"{declaration.name!r} is taken")
+            line = str(error).strip().partition("\n")[0].rstrip(".")
+            reason = f"{type(error).__name__}: {line}"
         else:
-            declared[declaration.name] = declaration
+            if not isinstance(declaration, kind):
+                reason = f"no {kind.__name__}"
+            elif declaration.name in declared:
+                reason = f"{declaration.name!r} is taken"
+            else:
+                declared[declaration.name] = declaration
+                continue
+        package = f"{entry.dist.name} {entry.dist.version}, " if entry.dist else ""
+        words = "The plug-in %r (%s%s) cannot be loaded (%s): repair or uninstall it."
+        log.warning(words, entry.name, package, entry.value, reason)
     return declared
-
-
-def _leave_out(entry: EntryPoint, reason: str) -> None:
-    source = f"{entry.dist.name} {entry.dist.version}, " if entry.dist else ""
-    words = "The plug-in %r (%s%s) cannot be loaded (%s): repair or uninstall it."
-    log.warning(words, entry.name, source, entry.value, reason)

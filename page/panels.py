@@ -6,8 +6,6 @@ from typing import Any
 
 import gradio as gr
 
-from backend.export.production import expectation
-from backend.results.result import result_of
 from page.components import QUIET, in_browser, plain
 from page.race import Run
 
@@ -67,11 +65,10 @@ def production(run: gr.State) -> tuple[dict[str, Any], gr.Button, gr.Textbox]:
         index = index if index in every else next(iter(every))
         chosen = chosen if chosen in every[index] else next(iter(every[index]))
         snippet = every[index][chosen]
-        expect = expectation(snippet, result_of(run.board))
         return [
             gr.Dropdown(names, value=index),
             gr.Dropdown(list(every[index]), value=chosen),
-            f"{expect} {snippet.note}".strip(),
+            snippet.note,
             snippet.code,
             gr.Button(visible=True),
             gr.Button(visible=snippet.column is not None and snippet.raced is None),

@@ -7,12 +7,10 @@ from pathlib import Path
 
 from backend.libraries.draft import FILE, layer_config, read_draft, write_gguf, write_graph
 from backend.libraries.llamacpp import EAGLE3
+from backend.libraries.transformers import OWN_CODE
 from backend.models.files import HUB_ID, model_folder, read_object
 from backend.strategies.libraries import DRAFT_TOKENS
 from backend.types import ModelSpec
-
-#: What generate() of transformers runs with it.
-CODE = Path(__file__).parent / "generate"
 
 #: Tokens that a draft usually guesses.
 K: int = DRAFT_TOKENS.default
@@ -41,7 +39,8 @@ def written_draft(
     config = {"method": "eagle3", "model": str(speculator), "num_speculative_tokens": K}
     yield "vLLM", speculator, f"speculative_config={config}"
     code = place("transformers")
-    shutil.copytree(CODE, code, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
+    compiled = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(OWN_CODE, code, ignore=compiled, dirs_exist_ok=True)
     for file in (*checkpoint.glob("*.json"), *checkpoint.glob("*.safetensors")):
         shutil.copy(file, code)
     options = f"custom_generate={str(code)!r}, strategy='hybrid', draft={str(code)!r}"

@@ -18,8 +18,6 @@ from backend.results.sentences import doubt, headline, mark, reasons
 #: been told that parts cells.
 _FORMULA = re.compile(r'(?<![^;\t\r\n])(?="*[=+\-@\t\r\n])')
 
-_NUMBER = re.compile(r"[+-]?\d+(\.\d+)?(e[+-]?\d+)?", re.ASCII)
-
 #: What Markdown, or HTML within it, would take for more than a character.
 _MARKS = re.compile(r"([\\`*_\[\]<>|&#~!$])")
 
@@ -33,14 +31,10 @@ def csv_of(rows: Iterable[Iterable[object]]) -> str:
     where one would begin there is an apostrophe in front.
     """
     text = StringIO()
-    csv.writer(text).writerows(map(_harmless, row) for row in rows)
+    csv.writer(text).writerows(
+        [_FORMULA.sub("'", cell) if isinstance(cell, str) else cell for cell in row] for row in rows
+    )
     return text.getvalue()
-
-
-def _harmless(cell: object) -> object:
-    if not isinstance(cell, str) or _NUMBER.fullmatch(cell):
-        return cell
-    return _FORMULA.sub("'", cell)
 
 
 def markdown(record: RaceRecord) -> str:
@@ -65,13 +59,9 @@ def markdown(record: RaceRecord) -> str:
     return "\n\n".join([*filter(None, parts), f"{_literal(record.place)}."]) + "\n"
 
 
-def _json(record: RaceRecord) -> str:
-    return as_bytes(record).decode()
-
-
 #: A race as files, by their names: the whole race, its table and its picture.
 FORMS: Mapping[str, Callable[[RaceRecord], str]] = {
-    "race.json": _json,
+    "race.json": lambda record: as_bytes(record).decode(),
     "race.md": markdown,
     "race.svg": picture_of,
 }

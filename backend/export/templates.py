@@ -11,7 +11,7 @@ from typing import Any
 from backend.decoding.sampling import COLDEST
 from backend.engines.eagle3.checkpoint import eagle3_folder
 from backend.grammar.sources import composed
-from backend.libraries.draft import FILE, checkpoint_of, draft_name
+from backend.libraries.draft import FILE
 from backend.libraries.library import NO_DRAFT, TRAINED, Settings
 from backend.libraries.llamacpp import request_body, server_flags
 from backend.libraries.openvino_genai import (
@@ -110,6 +110,9 @@ def shell(text: str) -> str:
 
 LOAD = "AutoModelForCausalLM.from_pretrained"
 
+#: The chat of a prompt.
+CHAT = [{"role": "user", "content": Variable("prompt")}]
+
 #: Where our code for transformers is in a clone.
 CODE_FOLDER = "backend/export/generate"
 
@@ -147,10 +150,9 @@ def transformers_code(spec: ModelSpec, request: Request, settings: Settings) -> 
         arguments["tokenizer"] = Variable("tokenizer")
     options = {"return_tensors": "pt"}
     if request.chat:
-        messages = [{"role": "user", "content": Variable("prompt")}]
         options |= {"add_generation_prompt": True, "return_dict": True}
         options |= template_options(request.thinking)
-        yield call("inputs = tokenizer.apply_chat_template", [messages], options)
+        yield call("inputs = tokenizer.apply_chat_template", [CHAT], options)
     else:
         yield call("inputs = tokenizer", [Variable("prompt")], options)
     yield "inputs = inputs.to(model.device)"
@@ -188,8 +190,7 @@ def openvino_genai_code(spec: ModelSpec, request: Request, settings: Settings) -
         output = f"genai.StructuredOutputConfig({kind}=grammar)"
         config["structured_output_config"] = Variable(output)
     if request.chat:
-        messages = [{"role": "user", "content": Variable("prompt")}]
-        yield f"prompt = genai.ChatHistory({messages!r})"
+        yield f"prompt = genai.ChatHistory({CHAT!r})"
         if options := template_options(request.thinking):
             yield f"prompt.set_extra_context({options!r})"
     else:
@@ -203,10 +204,6 @@ def openvino_genai_code(spec: ModelSpec, request: Request, settings: Settings) -
 def _openvino(spec: ModelSpec, target: str = "") -> tuple[str, str]:
     """The folder of a model, or of a draft of `target`, in OpenVINO's form, and how it is made."""
     if target and (command := exporting(spec.name, target)):
-        checkpoint = checkpoint_of(spec.name, replace(spec, name=target))
-        if target == BUILT_IN and checkpoint:  # where the column has it
-            column = f"openvino_genai@{spec.precision}:draft={shell(spec.name)}"
-            return in_cache(draft_name("openvino-genai", checkpoint)), once(f"race Hi -c {column}")
         return f"{EXPORTED}/openvino-genai", command
     if spec.name == BUILT_IN:
         folder = in_cache(folder_name(spec.precision, FINGERPRINT))
@@ -222,14 +219,14 @@ def _openvino(spec: ModelSpec, target: str = "") -> tuple[str, str]:
 
 ADDRESS = "http://127.0.0.1:8080"
 
-#: What of a request is for the column's clock.
-TIMING = ("stream", "timings_per_token")
+#: What of a request is for the column's clock, or for other servers.
+UNWANTED = ("stream", "stream_options", "timings_per_token", "repetition_penalty")
 
 
 def llamacpp_code(spec: ModelSpec, request: Request, settings: Settings) -> Iterable[str]:
     """Lines of bash. Raises DerbyError for a grammar that is none."""
     path, body = request_body(request, settings)
-    body = {name: value for name, value in body.items() if name not in TIMING}
+    body = {name: value for name, value in body.items() if name not in UNWANTED}
     fetching, file = _fetched(spec.name, "target")
     draft, more = settings["draft"], list[str]()
     if command := exporting(draft, spec.name):
@@ -290,8 +287,7 @@ def vllm_code(spec: ModelSpec, request: Request, settings: Settings) -> Iterable
     if request.chat:
         options = template_options(request.thinking)
         more = {"chat_template_kwargs": options} if options else {}
-        messages = [{"role": "user", "content": Variable("prompt")}]
-        yield call("output = llm.chat", [messages, Variable("sampling")], more)
+        yield call("output = llm.chat", [CHAT, Variable("sampling")], more)
     else:
         yield "output = llm.generate(prompt, sampling)"
     yield "print(output[0].outputs[0].text)"

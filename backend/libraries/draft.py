@@ -21,7 +21,7 @@ from backend.engines.eagle3.checkpoint import (
 from backend.engines.engine import no_trained_draft
 from backend.engines.openvino.export import CONVERTERS
 from backend.libraries.library import TRAINED, require_package
-from backend.models.files import IR, Say, fingerprint_of, read_object
+from backend.models.files import IR, fingerprint_of, read_object
 from backend.models.prepared import prepared, versions
 from backend.types import ModelSpec
 
@@ -60,36 +60,23 @@ def checkpoint_of(draft: str, target: ModelSpec) -> Path | None:
     return folder
 
 
-def genai_draft(checkpoint: Path, target: ModelSpec, say: Say) -> Path:
+def genai_draft(checkpoint: Path, target: ModelSpec) -> Path:
     """The folder of a draft's graph, made if need be. Raises DerbyError for one that does not fit
     the target, or has what the library's graphs lack.
     """
     key = f"{RECIPE} of {fingerprint_of(checkpoint)} for {target.name} by {versions(*CONVERTERS)}"
-
-    def build(folder: Path) -> None:
-        say(f"Converting the draft {checkpoint.name} to OpenVINO...")
-        write_graph(checkpoint, target, folder)
-
-    return prepared(draft_name("openvino-genai", checkpoint), key, build, say)
+    name = f"draft-openvino-genai-{fingerprint_of(checkpoint)[:16]}"
+    return prepared(name, key, lambda folder: write_graph(checkpoint, target, folder))
 
 
-def gguf_draft(checkpoint: Path, target: ModelSpec, gguf: Path, say: Say) -> Path:
+def gguf_draft(checkpoint: Path, target: ModelSpec, gguf: Path) -> Path:
     """The draft's GGUF file, made if need be, with the tokenizer of the target's. Raises
     DerbyError.
     """
     require_package("gguf")
     key = f"{RECIPE} of {fingerprint_of(checkpoint)} for {gguf} by {versions('gguf')}"
-
-    def build(folder: Path) -> None:
-        say(f"Converting the draft {checkpoint.name} to GGUF...")
-        write_gguf(checkpoint, target, gguf, folder / FILE)
-
-    return prepared(draft_name("llamacpp", checkpoint), key, build, say) / FILE
-
-
-def draft_name(library: str, checkpoint: Path) -> str:
-    """The name of the prepared folder of a draft for a library."""
-    return f"draft-{library}-{fingerprint_of(checkpoint)[:16]}"
+    name = f"draft-llamacpp-{fingerprint_of(checkpoint)[:16]}"
+    return prepared(name, key, lambda to: write_gguf(checkpoint, target, gguf, to / FILE)) / FILE
 
 
 def layer_config(checkpoint: Path) -> dict[str, Any]:

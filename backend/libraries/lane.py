@@ -4,14 +4,13 @@ import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from dataclasses import asdict, replace
-from functools import partial
 from queue import Empty, SimpleQueue
 from time import perf_counter
 
 from backend.decoding.clock import Clock, rounded
 from backend.decoding.text_stream import TextStream
 from backend.events import Event, Finished, Reason, Served, Started, Step
-from backend.libraries.library import Chunk, Emit, LibraryModel, Serving, Settings, StoppedError
+from backend.libraries.library import Chunk, LibraryModel, Serving, Settings, StoppedError
 from backend.tokenizer import positions_for, prompt_tokens
 from backend.types import Origin, Request
 
@@ -47,9 +46,8 @@ def library_events(
 
     ends = frozenset() if tokenizer is None or request.ignore_eos else tokenizer.eos_ids
     room, reason = request.max_new_tokens, None
-    prepare = partial(model.prepare, request, settings)
-    generate = partial(model.answer, request, settings)
-    rounds = _in_turns(prepare, generate, clock) if takes_turns else _alone(prepare, generate)
+    asked = model, request, settings
+    rounds = _in_turns(*asked, clock) if takes_turns else _alone(*asked)
     try:
         for chunk, seconds in rounds:
             if isinstance(chunk, Serving):
@@ -108,18 +106,16 @@ def _step(
 Rounds = Generator[tuple[Chunk | Serving | None, float]]
 
 
-def _in_turns(
-    prepare: Callable[[], None], generate: Callable[[Emit], None], clock: Clock
-) -> Rounds:
+def _in_turns(model: LibraryModel, request: Request, settings: Settings, clock: Clock) -> Rounds:
     """Every chunk: library and clock run only while one is waited for. The library stays in this
     thread, on a stack of its own: another thread would have OpenMP threads of its own, and with
     more of them than cores none waits actively, here or there (58 ms a token in place of 34).
     """
     from greenlet import getcurrent, greenlet
 
-    prepare()
+    model.prepare(request, settings)
     here = getcurrent()
-    library = greenlet(lambda: generate(here.switch))
+    library = greenlet(lambda: model.answer(request, settings, here.switch))
     try:
         while True:
             with clock.step():
@@ -133,7 +129,7 @@ def _in_turns(
                 library.throw(StoppedError)
 
 
-def _alone(prepare: Callable[[], None], generate: Callable[[Emit], None]) -> Rounds:
+def _alone(model: LibraryModel, request: Request, settings: Settings) -> Rounds:
     """Every chunk of a library that runs on in a thread, with the seconds that it took by the
     library's clock, or else by ours. Once this is closed it gives up with its next chunk.
     """
@@ -155,10 +151,10 @@ def _alone(prepare: Callable[[], None], generate: Callable[[Emit], None]) -> Rou
         nonlocal before
         end: Exception | None = None
         try:
-            prepare()
+            model.prepare(request, settings)
             before = perf_counter()
             if not closed.is_set():
-                generate(emit)
+                model.answer(request, settings, emit)
         except Exception as error:
             end = error
         rounds.put(end)

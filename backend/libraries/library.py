@@ -78,10 +78,6 @@ class LibraryModel(Protocol):
     @property
     def max_context(self) -> int: ...
 
-    def synchronize(self) -> None:
-        """Wait until the device has finished all queued work."""
-        ...
-
     def prepare(self, request: Request, settings: Settings) -> None:
         """Load, on no clock, what this answer needs beside the model. Raises DerbyError."""
         ...

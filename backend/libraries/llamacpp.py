@@ -26,7 +26,6 @@ from backend.grammar.sources import (
     composed,
     definition_of,
     regex_literal,
-    shipped,
 )
 from backend.libraries.draft import checkpoint_of, gguf_draft
 from backend.libraries.library import (
@@ -38,7 +37,7 @@ from backend.libraries.library import (
     Settings,
     require_package,
 )
-from backend.libraries.server import explained, openai_body, stream_answer
+from backend.libraries.server import explained, server_request, stream_answer
 from backend.machine import threads
 from backend.models.files import gguf_file, without_folders
 from backend.processes import die_with_parent
@@ -84,9 +83,6 @@ FLAGS = {
 #: Tokens of context that a server has at least, and those that a chat template may add.
 LEAST_CONTEXT, TEMPLATE = 4096, 1024
 
-#: Fields of a request that are other servers'.
-NOT_ITS_OWN = ("stream_options", "repetition_penalty")
-
 _ROOT = Path(__file__).parents[2]
 
 
@@ -118,8 +114,7 @@ def server_flags(
 
 def request_body(request: Request, settings: Settings) -> tuple[str, dict[str, Any]]:
     """Where to ask below /v1/, and what. Raises DerbyError for a grammar that is none."""
-    path, body, further = openai_body(request)
-    body |= {name: value for name, value in further.items() if name not in NOT_ITS_OWN}
+    path, body = server_request(request)
     return path, body | _grammar(settings["grammar"])
 
 
@@ -147,15 +142,11 @@ class LlamaCppModel:
         self._file = file
         self._server: Popen[str] | None = None
 
-    def synchronize(self) -> None: ...
-
     def prepare(self, request: Request, settings: Settings) -> None:
         """See LibraryModel. The server itself would write on without a grammar that is wrong."""
         self._draft_file(settings["draft"])
         grammar: GrammarSource | None = settings["grammar"]
-        if grammar is None or grammar in shipped().values():
-            return
-        if grammar.kind in ("lark", "regex"):
+        if grammar is not None and grammar.kind in ("lark", "regex"):
             check(grammar)
 
     def stop(self) -> None:
@@ -182,7 +173,7 @@ class LlamaCppModel:
         if name == NO_DRAFT:
             return ""
         if checkpoint := checkpoint_of(name, self.spec):
-            return str(gguf_draft(checkpoint, self.spec, self._file, lambda _: None))
+            return str(gguf_draft(checkpoint, self.spec, self._file))
         return str(gguf_file(name, lambda _: None))
 
     @contextmanager

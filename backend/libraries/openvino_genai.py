@@ -7,14 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from backend.engines.engine import EngineDeclaration, Say
+from backend.engines.engine import Say
 from backend.engines.openvino.core import EXACT, require_device
 from backend.engines.openvino.engine import OPENVINO
 from backend.engines.openvino.export import CONVERTERS, PEAK, converted
 from backend.engines.openvino.weights import compressed
 from backend.errors import DerbyError
 from backend.grammar.check import check
-from backend.grammar.sources import GrammarSource, shipped
+from backend.grammar.sources import GrammarSource
 from backend.libraries.draft import checkpoint_of, genai_draft
 from backend.libraries.library import (
     NO_DRAFT,
@@ -116,8 +116,6 @@ class OpenVINOGenaiModel:
         self._pipeline: Any = None
         self._answering = threading.Lock()
 
-    def synchronize(self) -> None: ...
-
     def stop(self) -> None: ...
 
     def prepare(self, request: Request, settings: Settings) -> None:
@@ -125,9 +123,8 @@ class OpenVINOGenaiModel:
         or too large is refused: the library has no bounds for what it compiles.
         """
         generation_arguments(request, settings)
-        grammar = settings["grammar"]
-        if grammar is not None and grammar not in shipped().values():
-            check(grammar)
+        if settings["grammar"] is not None:
+            check(settings["grammar"])
         kind = bool(settings["lookup"]), settings["draft"]
         with self._answering:
             if self._kind == kind:
@@ -158,21 +155,18 @@ class OpenVINOGenaiModel:
         """The draft that a setting names: a copy of the model in fewer bits, one that was trained
         for it, or another model. Raises DerbyError for one with another vocabulary.
         """
-        copy = name in PRECISIONS
-        if not copy and (checkpoint := checkpoint_of(name, self.spec)):
-            folder = genai_draft(checkpoint, self.spec, lambda _: None)
-            return self._draft_model(folder, self.spec.precision)
-        spec = replace(self.spec, **{"precision" if copy else "name": name})
-        files = model_files(spec.name, lambda _: None)
-        if files.ready_made and not copy:
-            spec = replace(spec, precision=stored_precision(files.folder))
-        require_same_vocabulary(self.tokenizer, _tokenizer(files), name)
-        folder = model_folder(spec, files, lambda _: None)
-        return self._draft_model(folder, spec.precision)
-
-    def _draft_model(self, folder: Path, precision: str) -> Any:
         import openvino_genai as genai
 
+        copy, precision = name in PRECISIONS, self.spec.precision
+        if not copy and (checkpoint := checkpoint_of(name, self.spec)):
+            folder = genai_draft(checkpoint, self.spec)
+        else:
+            spec = replace(self.spec, **{"precision" if copy else "name": name})
+            files = model_files(spec.name, lambda _: None)
+            if files.ready_made and not copy:
+                spec = replace(spec, precision=stored_precision(files.folder))
+            require_same_vocabulary(self.tokenizer, _tokenizer(files), name)
+            folder, precision = model_folder(spec, files, lambda _: None), spec.precision
         self.weight_bytes += _size(folder)
         return genai.draft_model(folder, self.spec.device, **properties(precision), **self._threads)
 
@@ -296,16 +290,12 @@ def _size(folder: Path) -> int:
 
 OPENVINO_GENAI = Library(
     "openvino_genai",
-    EngineDeclaration(
+    replace(
+        OPENVINO,
         name="openvino_genai",
         title="openvino-genai",
-        precisions=PRECISIONS,
-        devices=OPENVINO.devices,
-        device_help=OPENVINO.device_help,
         open=OpenVINOGenaiModel,
-        estimate_bytes=OPENVINO.estimate_bytes,
         peak_bytes=conversion_bytes,
-        exact=OPENVINO.exact,
     ),
     like="openvino",
 )

@@ -25,7 +25,7 @@ from pydantic import AliasPath, Field
 from backend.errors import DerbyError
 from backend.libraries.library import Chunk, Emit, Library, Serving, Settings
 from backend.machine import LOOPBACK
-from backend.types import Request, Sampling, template_options
+from backend.types import Request, template_options
 from backend.untrusted import Untrusted, UntrustedError, read_as, read_json
 
 if TYPE_CHECKING:
@@ -46,18 +46,11 @@ ADDRESS = re.compile(r"https?://([\w.-]+|\[[\da-fA-F:.]+\])(:\d{1,5})?(/[\w./~-]
 #: Seconds for which a server may send nothing.
 SILENCE = 60.0
 
-#: Bytes of a line, and of a whole answer for each of its tokens and beside them.
-MOST_LINE, TOKEN_BYTES, SPARE_BYTES = 1 << 18, 1 << 12, 1 << 18
+#: Bytes that an answer may have for each of its tokens, and beside them.
+TOKEN_BYTES, SPARE_BYTES = 1 << 12, 1 << 18
 
 #: Tokens that hold every context: llama.cpp takes a number alone for "all", and room for as many.
 WHOLE = 1 << 17
-
-#: What to do about a server's refusal, by its status.
-REFUSALS = {
-    401: "needs another key: set it in the file of servers",
-    403: "refuses this key: set another in the file of servers",
-    404: "has no such path or model: check the address and the model",
-}
 
 
 class Server(Untrusted, extra="forbid"):
@@ -107,6 +100,7 @@ def server_at(text: str) -> Server:
     key = os.environ.get(variable, "") if variable else servers[text].key
     if variable and not key:
         raise DerbyError(f"The environment has no {variable!r:.60}, the key of {text}: set it.")
+    url = url if urlsplit(url).path else f"{url}/v1"
     return servers[text].model_copy(update={"url": url, "key": key})
 
 
@@ -124,94 +118,74 @@ class ServerModel:
 
     spec, tokenizer, weight_bytes, max_context = None, None, 0, 0
 
-    def synchronize(self) -> None: ...
-
     def prepare(self, request: Request, settings: Settings) -> None: ...
 
     def stop(self) -> None: ...
 
     def answer(self, request: Request, settings: Settings, emit: Emit) -> None:
-        """See LibraryModel. A server that does not know the fields beyond OpenAI's is asked once
-        more without, unless the request is another then.
-        """
+        """See LibraryModel."""
         from httpx import Client, Timeout
 
         server, name = server_at(settings["at"]), urlsplit(settings["at"]).netloc or settings["at"]
         keys = {"Authorization": f"Bearer {server.key}"} if server.key else {}
         client = Client(
+            base_url=server.url,
             headers={"Accept-Encoding": "identity"} | keys,
             timeout=Timeout(SILENCE, connect=CONNECT),
             # A proxy of the environment is not on the way to this machine.
             trust_env=urlsplit(server.url).hostname not in LOOPBACK,
         )
         with explained(f"The server {name}", server.key), client:
-            chosen = "" if settings["model"] == ANY_MODEL else settings["model"]
-            client.base_url, first = _base_and_model(client, server.url)
-            model = chosen or server.model or first
+            chosen = server.model if settings["model"] == ANY_MODEL else settings["model"]
+            model = chosen or _first_model(client)
             serving = Serving(f"{model or 'a model'} on {name}", "server")
-            path, body, further = openai_body(request, model)
-            drawn = request.sampling
-            known = Sampling(drawn.temperature, top_p=drawn.top_p, seed=drawn.seed)
-            try:
-                stream_answer(client, path, body | further, emit, serving)
-            except WrongRequestError:
-                if drawn != known or request.ignore_eos:
-                    raise
-                stream_answer(client, path, body, emit, serving)
+            path, body = server_request(request, model)
+            stream_answer(client, path, body, emit, serving)
 
 
-def _base_and_model(client: "Client", url: str) -> tuple[str, str]:
-    """The base of paths such as /completions, and the first model listed there; "": none."""
-    # /v1 comes first, because llama.cpp's own /completions is not OpenAI's.
-    bases = [url] if re.search(r"/v\d+\Z", url, re.ASCII) else [f"{url}/v1", url]
-    for base in bases:
-        with client.stream("GET", f"{base}/models") as response:
-            body = beginning(response, 1 << 20)
-        with suppress(ValueError, KeyError, IndexError, TypeError, RecursionError):
-            return base, printable(str(json.loads(body)["data"][0]["id"]))
-    return bases[0], ""
+def _first_model(client: "Client") -> str:
+    """The first model that the server lists; "": none."""
+    with client.stream("GET", "models") as response:
+        body = beginning(response, 1 << 20)
+    with suppress(ValueError, KeyError, IndexError, TypeError, RecursionError):
+        return printable(str(json.loads(body)["data"][0]["id"]))
+    return ""
 
 
-def openai_body(request: Request, model: str = "") -> tuple[str, dict[str, Any], dict[str, Any]]:
-    """The path to ask at, what to ask in OpenAI's words, and the fields beyond: they make servers
-    count in every message, read the prompt anew, and sample as columns here do.
+def server_request(request: Request, model: str = "") -> tuple[str, dict[str, Any]]:
+    """Where to ask below /v1/, and what: in OpenAI's words, and those in which llama.cpp, vLLM and
+    SGLang count in every message, read the prompt anew and sample as columns here do. They ignore
+    fields that are not theirs.
     """
-    sampling, chat = request.sampling, request.chat
-    text = {"messages": request.messages} if chat else {"prompt": request.text}
-    body = text | {
+    sampling = request.sampling
+    body: dict[str, Any] = {
+        **({"messages": request.messages} if request.chat else {"prompt": request.text}),
         "max_tokens": request.max_new_tokens,
         "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
         "seed": sampling.seed % 2**31,
         "stream": True,
-    }
-    optional = {
-        "model": model,
-        "stop": list(request.stop),
-        "top_p": sampling.top_p if sampling.top_p < 1 else 0,
-        "chat_template_kwargs": template_options(request.thinking),
-    }
-    further = {
         "stream_options": {"include_usage": True, "continuous_usage_stats": True},
         "timings_per_token": True,
         "cache_prompt": False,
         "ignore_eos": request.ignore_eos,
-        "top_p": sampling.top_p,
         "top_k": sampling.top_k or -1,
         "min_p": sampling.min_p,
         "repetition_penalty": sampling.repetition_penalty,
         "repeat_penalty": sampling.repetition_penalty,  # llama.cpp's name
         "repeat_last_n": WHOLE,
     }
-    path = "chat/completions" if chat else "completions"
-    return path, body | {name: value for name, value in optional.items() if value}, further
+    optional = {
+        "model": model,
+        "stop": list(request.stop),
+        "chat_template_kwargs": template_options(request.thinking),
+    }
+    path = "chat/completions" if request.chat else "completions"
+    return path, body | {name: value for name, value in optional.items() if value}
 
 
 class ServerError(Exception):
     """What a server did, as a sentence says it behind its name: see `explained`."""
-
-
-class WrongRequestError(ServerError):
-    """The server called the request wrong: it may not know a field."""
 
 
 @contextmanager
@@ -330,9 +304,8 @@ def _messages(response: "Response", most: int) -> Iterator[_Message]:
     status = response.status_code
     if status != 200:
         words = printable(beginning(response, 2000).decode(errors="replace"))
-        refusal = REFUSALS.get(status, f"refused the request: {words or 'it does not say why'}")
-        kind = WrongRequestError if status in (400, 422) else ServerError
-        raise kind(f"{refusal} (status {status}).")
+        remedy = "check its address, model and key" if status < 500 else "try again"
+        raise ServerError(f"refused the request (status {status}: {words}): {remedy}.")
     strange = "is not OpenAI-compatible: check its address."
     if not response.headers.get("content-type", "").startswith("text/event-stream"):
         raise ServerError(strange)
@@ -353,12 +326,12 @@ def _messages(response: "Response", most: int) -> Iterator[_Message]:
 
 
 def _lines(pieces: Iterable[bytes], most: int) -> Iterator[bytes]:
-    """The lines of a stream. Raises ServerError for too many bytes, in all or without an end."""
+    """The lines of a stream. Raises ServerError for too many bytes."""
     rest, size = b"", 0
     for piece in pieces:
         *lines, rest = (rest + piece).split(b"\n")
         size += len(piece)
-        if size > most or len(rest) > MOST_LINE:
+        if size > most:
             raise ServerError("sent far more than it was asked for: it has a bug.")
         yield from lines
     yield rest

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from backend.engines.engine import EngineDeclaration, Say
+from backend.engines.engine import Say
 from backend.engines.torch.engine import PRECISIONS, TORCH, torch_files
 from backend.errors import DerbyError, either
 from backend.libraries.draft import checkpoint_of
@@ -162,12 +162,6 @@ class TransformersModel:
         models = (self.model, *self._drafts.values())
         return sum(p.numel() * p.element_size() for model in models for p in model.parameters())
 
-    def synchronize(self) -> None:
-        if self._on_gpu:
-            import torch
-
-            torch.cuda.synchronize()
-
     def prepare(self, request: Request, settings: Settings) -> None:
         """Load the draft, and other code. On a GPU, where passes are compiled for a length of
         cache, write the first tokens once. Raises DerbyError for a draft with another vocabulary,
@@ -202,9 +196,10 @@ class TransformersModel:
         import torch
         from transformers.generation.streamers import BaseStreamer
 
-        arguments = generate_arguments(request, settings, on_gpu=self._on_gpu)
+        on_gpu = self._on_gpu
+        arguments = generate_arguments(request, settings, on_gpu=on_gpu)
         arguments |= code_arguments(settings, str(OWN_CODE), self._head(settings))
-        random = torch.cuda if self._on_gpu else torch
+        random = torch.cuda if on_gpu else torch
         prompt = prompt_tokens(self.tokenizer, request)
 
         class Streamer(BaseStreamer):
@@ -214,6 +209,8 @@ class TransformersModel:
                 tokens = value.flatten().tolist()
                 if self.written or tokens != prompt:
                     self.written += len(tokens)
+                    if on_gpu:  # a turn ends when its work is done
+                        torch.cuda.synchronize()
                     # Others compute meanwhile, and draw from the same generator.
                     state = random.get_rng_state()
                     with torch.enable_grad():
@@ -281,16 +278,7 @@ def _load(files: ModelFiles, spec: ModelSpec) -> Any:
 
 TRANSFORMERS = Library(
     "transformers",
-    EngineDeclaration(
-        name="transformers",
-        title="transformers",
-        precisions=TORCH.precisions,
-        devices=TORCH.devices,
-        device_help=TORCH.device_help,
-        open=TransformersModel,
-        estimate_bytes=TORCH.estimate_bytes,
-        exact=TORCH.exact,
-    ),
+    replace(TORCH, name="transformers", title="transformers", open=TransformersModel),
     like="torch",
     takes_turns=True,
 )

@@ -232,7 +232,6 @@ class ColumnRun:
         for name in column.drafts.values():
             self.models.fetch(name, self.say)
         model = library.elsewhere or self.models.get(self.spec, self.say)
-        self.clock.synchronize = model.synchronize
         yield from library_events(
             self.index,
             self.request,

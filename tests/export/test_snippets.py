@@ -18,7 +18,7 @@ from race_runs import board_after, events_of
 
 from backend.engines.eagle3.checkpoint import SHIPPED
 from backend.export.draft import written_draft
-from backend.export.production import snippet
+from backend.export.production import snippets
 from backend.export.templates import CODE_FOLDER
 from backend.models.builtin import built_in_gguf
 from backend.racing.models import LoadedModels
@@ -41,12 +41,11 @@ sleep 60 | {sys.executable} -m backend.libraries.llamacpp "$@"
 """
 
 
-def run(code: str, language: str, folder: Path) -> str:
-    """What a snippet prints that is run in a folder of its own, with what it leaves running."""
-    command = [sys.executable, "-c", code] if language == "python" else ["bash", "-c", code]
+def run(program: str, code: str, folder: Path) -> str:
+    """What code prints that is run in a folder of its own, with what it leaves running."""
     path = f"{folder}:{os.environ['PATH']}"
     with subprocess.Popen(
-        command,
+        [program, "-c", code],
         cwd=folder,
         env={**os.environ, "PATH": path, "HF_HUB_OFFLINE": "1"},
         stdout=subprocess.PIPE,
@@ -104,19 +103,18 @@ def test_code_prints_what_its_column_writes(
 ) -> None:
     target = ModelSpec()
     prepare(tmp_path, draft)
-    ours = [parse_column(column) for column in columns]
-    snippets = [snippet(Scoreboard(ours), i, request_, target, library) for i in range(len(ours))]
-    theirs = [each.column for each in snippets if each.column is not None]
+    ours = Scoreboard(list(map(parse_column, columns)))
+    codes = [each[library] for each in snippets(ours, request_, target).values()]
+    theirs = tuple(each.column for each in codes if each.column is not None)
     assert len(theirs) == len(columns)
-    race = Race(request_, tuple(theirs), target)
-    scores = board_after(theirs, events_of(race, LoadedModels())).scores
+    scores = board_after(theirs, events_of(Race(request_, theirs, target), LoadedModels())).scores
     assert [score.message for score in scores] == [""] * len(columns)
     with socket.create_server(("127.0.0.1", 0)) as socket_:
         port = socket_.getsockname()[1]
-    for each, score in zip(snippets, scores, strict=True):
-        printed = run(each.code.replace("8080", str(port)), each.language, tmp_path)
+    program = "bash" if library == "llama.cpp" else sys.executable
+    for each, score in zip(codes, scores, strict=True):
+        printed = run(program, each.code.replace("8080", str(port)), tmp_path)
         if library == "llama.cpp":
-            (choice,) = json.loads(printed)["choices"]
-            printed = choice["message"]["content"]
+            printed = json.loads(printed)["choices"][0]["message"]["content"]
         assert printed.strip() == score.text.strip()
         assert len(score.text) > 40

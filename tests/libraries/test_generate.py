@@ -1,23 +1,20 @@
 """Code that transformers' generate() runs from a folder, as columns: ours writes what KV reuse
-writes, somebody else's runs with a streamer and without, and none that a visitor names.
+writes, somebody else's runs with a streamer and without.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from families import USUAL, VOCABULARY, make
+from chat_model import stating
+from eagle3_drafts import random_draft
+from families import USUAL, make
 from race_runs import board_after, events_of
-from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 from transformers.generation.streamers import BaseStreamer
 
-from backend.errors import DerbyError
-from backend.form import Form, read_race
 from backend.libraries.transformers import CODE_FILE, NO_TOKEN, OWN, OWN_CODE
-from backend.offer import offer_of
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.result import result_of
@@ -56,46 +53,13 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A target, a draft of random weights for it, and code of somebody else."""
     root = tmp_path_factory.mktemp("models")
     make("llama", root / "target")
-    write_draft(root / "draft", tokens=200)
+    draft = random_draft(root / "draft", USUAL, (0, 1, 1))
+    stating("config.json", eagle_aux_hidden_state_layer_ids=[0, 1, 1])(draft)
     for name, stream in (("at-once", ""), ("streamed", STREAM)):
         file = root / name / CODE_FILE
         file.parent.mkdir(parents=True)
         file.write_text(HELLO.replace("{stream}", stream))
     return root
-
-
-def write_draft(folder: Path, tokens: int) -> None:
-    """A checkpoint that drafts the last `tokens` of the vocabulary, of random weights."""
-    torch.manual_seed(1)
-    size, wide, heads, pairs = 64, 96, 64, 32
-    shapes = {
-        "fc": (size, 3 * size),
-        "lm_head": (tokens, size),
-        **{
-            f"midlayer.self_attn.{part}_proj": (rows, 2 * size)
-            for part, rows in (("q", heads), ("k", pairs), ("v", pairs))
-        },
-        "midlayer.self_attn.o_proj": (size, heads),
-        "midlayer.mlp.gate_proj": (wide, size),
-        "midlayer.mlp.up_proj": (wide, size),
-        "midlayer.mlp.down_proj": (size, wide),
-    }
-    norms = (
-        "norm",
-        *(
-            f"midlayer.{name}"
-            for name in ("input_layernorm", "hidden_norm", "post_attention_layernorm")
-        ),
-    )
-    weights = {f"{name}.weight": 0.1 * torch.randn(shape) for name, shape in shapes.items()}
-    weights |= {f"{name}.weight": torch.ones(size) for name in norms}
-    weights["d2t"] = torch.full((tokens,), VOCABULARY - tokens)
-    folder.mkdir()
-    save_file(weights, folder / "model.safetensors")
-    sizes = {**USUAL, "model_type": "llama", "num_hidden_layers": 1, "draft_vocab_size": tokens}
-    reads = {"eagle_aux_hidden_state_layer_ids": [0, 1, 1]}
-    stated = {"architectures": ["LlamaForCausalLMEagle3"], **sizes, **reads}
-    (folder / "config.json").write_text(json.dumps(stated))
 
 
 @pytest.fixture(scope="module")
@@ -202,16 +166,6 @@ def test_code_of_somebody_else_is_a_column(folders: Path, models: LoadedModels) 
     assert result.moment == min(row.moment for row in result.rows[:2]) > 0
     causes = [why(board, row) for row in result.rows]
     assert ["at its end" in cause for cause in causes] == [False, False, False, True]
-
-
-def test_visitors_name_no_folder_with_code(folders: Path) -> None:
-    """Not even on one's own page; our own code is everybody's."""
-    offer = offer_of(("torch",))
-    for name in OWN:
-        read_race(Form(lineup=f"transformers:generate={name}"), offer)
-    for name in (folders / "streamed", "owner/model", "."):
-        with pytest.raises(DerbyError):
-            read_race(Form(lineup=f"transformers:generate={name}"), offer)
 
 
 def test_what_no_code_can_do_fails_its_own_column(folders: Path, models: LoadedModels) -> None:

@@ -26,13 +26,29 @@ from backend.types import ModelSpec, Request, Sampling
 ROOT = Path(__file__).parents[2]
 SERVER = "backend.libraries.llamacpp"
 
-#: llama.cpp wants some; this one makes no token of the vocabulary, so nothing is merged.
-MERGES = ["! !"]
-TEMPLATE = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
-
 WIDTH, HEAD, HEADS, KV_HEADS, INNER, LAYERS = 64, 16, 4, 2, 96, 2
 
-MATRICES = {
+#: A tiny Gemma 3, by the writer's names.
+FACTS = {
+    "context_length": 512,
+    "embedding_length": WIDTH,
+    "feed_forward_length": INNER,
+    "block_count": LAYERS,
+    "head_count": HEADS,
+    "head_count_kv": KV_HEADS,
+    "key_length": HEAD,
+    "value_length": HEAD,
+    "layer_norm_rms_eps": 1e-6,
+    "rope_freq_base": 10000.0,
+    "sliding_window": 32,
+    "tokenizer_model": "gpt2",
+    "tokenizer_pre": "smollm",
+    "token_types": [1] * families.END + [3],
+    "token_merges": ["! !"],  # some are wanted; this one makes no token of the vocabulary
+    "eos_token_id": families.END,
+    "chat_template": "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}",
+}
+SHAPES = {
     "attn_q": (HEADS * HEAD, WIDTH),
     "attn_k": (KV_HEADS * HEAD, WIDTH),
     "attn_v": (KV_HEADS * HEAD, WIDTH),
@@ -40,42 +56,24 @@ MATRICES = {
     "ffn_gate": (INNER, WIDTH),
     "ffn_up": (INNER, WIDTH),
     "ffn_down": (WIDTH, INNER),
-}
-NORMS = {
-    **dict.fromkeys(("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"), WIDTH),
-    **dict.fromkeys(("attn_q_norm", "attn_k_norm"), HEAD),
+    **dict.fromkeys(("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"), (WIDTH,)),
+    **dict.fromkeys(("attn_q_norm", "attn_k_norm"), (HEAD,)),
 }
 
 
 def write_gguf(path: Path) -> Path:
-    """Write a tiny random Gemma 3 whose tokens are bytes."""
+    """Write it with random weights, a token a byte."""
     vocabulary = families.byte_tokenizer().get_vocab()
     writer = gguf.GGUFWriter(path, "gemma3")
-    writer.add_context_length(512)
-    writer.add_embedding_length(WIDTH)
-    writer.add_feed_forward_length(INNER)
-    writer.add_block_count(LAYERS)
-    writer.add_head_count(HEADS)
-    writer.add_head_count_kv(KV_HEADS)
-    writer.add_key_length(HEAD)
-    writer.add_value_length(HEAD)
-    writer.add_layer_norm_rms_eps(1e-6)
-    writer.add_rope_freq_base(10000.0)
-    writer.add_sliding_window(32)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("smollm")
     writer.add_token_list(sorted(vocabulary, key=vocabulary.__getitem__))
-    writer.add_token_types([1] * families.END + [3])
-    writer.add_token_merges(MERGES)
-    writer.add_eos_token_id(families.END)
-    writer.add_chat_template(TEMPLATE)
+    for name, value in FACTS.items():
+        getattr(writer, f"add_{name}")(value)
     draw = np.random.default_rng(3)
-    shapes = {f"blk.{i}.{name}": shape for i in range(LAYERS) for name, shape in MATRICES.items()}
-    for name, shape in (shapes | {"token_embd": (families.VOCABULARY, WIDTH)}).items():
-        writer.add_tensor(f"{name}.weight", draw.normal(0, 0.15, shape).astype(np.float32))
-    norms = {f"blk.{i}.{name}": size for i in range(LAYERS) for name, size in NORMS.items()}
-    for name, size in (norms | {"output_norm": WIDTH}).items():
-        writer.add_tensor(f"{name}.weight", np.ones(size, np.float32))
+    shapes = {f"blk.{i}.{name}": shape for i in range(LAYERS) for name, shape in SHAPES.items()}
+    shapes |= {"token_embd": (families.VOCABULARY, WIDTH), "output_norm": (WIDTH,)}
+    for name, shape in shapes.items():
+        weight = draw.normal(0, 0.15, shape) if len(shape) > 1 else np.ones(shape)
+        writer.add_tensor(f"{name}.weight", weight.astype(np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -94,12 +92,6 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(llamacpp, "threads", lambda: 1)
 
 
-@pytest.fixture(autouse=True)
-def nothing_left() -> Iterator[None]:
-    yield
-    assert_gone(psutil.Process())
-
-
 def servers(worker: psutil.Process) -> list[psutil.Process]:
     """Those that a process has started and that run."""
     every = psutil.process_iter(["ppid", "cmdline"])
@@ -107,8 +99,10 @@ def servers(worker: psutil.Process) -> list[psutil.Process]:
     return [each for each in ours if SERVER in (each.info["cmdline"] or ())]
 
 
-def assert_gone(worker: psutil.Process) -> None:
-    until(lambda: not servers(worker))
+@pytest.fixture(autouse=True)
+def nothing_left() -> Iterator[None]:
+    yield
+    until(lambda: not servers(psutil.Process()))
 
 
 def raced(file: Path, request: Request, *columns: str | Column) -> tuple[list[Event], list[Score]]:
@@ -195,7 +189,6 @@ def test_a_stop_leaves_no_server(file: Path, steps: int) -> None:
     race = Race(Request("Hello there", 400, ignore_eos=True), (column,), ModelSpec(str(file)))
     InlineHost(LoadedModels()).run(race, events.append, lambda: len(events) > steps)
     assert board_after((column,), events).scores[0].state == "stopped"
-    assert_gone(psutil.Process())
 
 
 @pytest.mark.model
@@ -204,7 +197,6 @@ def test_a_stop_does_not_wait_for_a_long_prompt() -> None:
     deadline = time.monotonic() + 3  # of the 15 s that it takes
     race = Race(Request("word " * 4000, 9), (parse_column("llamacpp"),))
     InlineHost(LoadedModels()).run(race, lambda _: None, lambda: time.monotonic() > deadline)
-    assert_gone(psutil.Process())
 
 
 def test_a_server_ends_with_a_killed_worker(file: Path) -> None:
