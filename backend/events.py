@@ -74,15 +74,14 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The column begins. `model` says what runs where, `spec` the parts of its ModelSpec ({}:
-    unknown). Columns with the same `tokenizer` mean the same by a token id ("": unknown).
-    `lossless` False: it promises the distribution of the plain text, and not that text. `ends`:
-    the tokens that end a text (None: unknown). `parts` and `notes`: see Tokenizer.
+    """The column begins. `spec` has the parts of its ModelSpec ({}: unknown). Columns with the same
+    `tokenizer` mean the same by a token id ("": unknown). `lossless` False: it promises the
+    distribution of the plain text, and not that text. `ends`: the tokens that end a text (None:
+    unknown). `parts` and `notes`: see Tokenizer.
     """
 
     column: Index
     prompt_tokens: Count
-    model: str
     tokenizer: Name = ""
     spec: dict[Name, Name] = field(default_factory=dict)
     lossless: bool = True
@@ -159,11 +158,10 @@ class Filled:
 
 @dataclass(frozen=True, slots=True)
 class Prefilled:
-    """A chunk of the prompt was computed: `done` of `total` tokens, in `seconds`."""
+    """A chunk of the prompt was computed in `seconds`: its first `done` tokens are."""
 
     column: Index
     done: Count
-    total: Count
     seconds: Seconds
     kind: Literal["Prefilled"] = field(default="Prefilled", kw_only=True)
 

@@ -20,8 +20,6 @@ from backend.strategies.column import Column, OwnModel, default_column, settings
 from backend.types import ModelSpec, Request
 from backend.untrusted import Untrusted, UntrustedError, read_json
 
-FORMAT, VERSION = "decode-derby-race", 5
-
 #: Bytes of a record that are read. Twelve columns of 8,192 tokens, a step and what was proposed in
 #: it some 400 bytes for each, are 40 MB; the five most probable tokens of each place are 10 more.
 MAX_BYTES = 1 << 27
@@ -84,8 +82,8 @@ class Document(Untrusted):
 def as_bytes(record: RaceRecord) -> bytes:
     """The record as JSON, which `from_bytes` reads."""
     values = {
-        "format": FORMAT,
-        "version": VERSION,
+        "format": "decode-derby-race",
+        "version": 5,
         "made": record.made,
         "machine": asdict(record.machine),
         "versions": dict(record.versions),

@@ -61,7 +61,6 @@ class Drawer:
             "state": row.state,
             "doing": state(row),
             "steps": self._steps[row.column],
-            "amount": round(row.amount, 2),
             "speedup": round(row.speedup.value, 4) or None,
             "interval": [round(end, 4) for end in interval] if interval else None,
             "verdict": row.verdict,
@@ -77,21 +76,17 @@ class Drawer:
         """
         index, moments, commits = row.column, row.score.moments, row.commits
         until = len(moments) - (0 if row.score.state in ENDED else 1)
-        amounts = list(accumulate(commit.tokens for commit in commits))
-        before = 0 if row.unit == "character" else 1  # a program's progress has its beginning, too
+        amounts = accumulate(commit.tokens for commit in commits)
+        ends = [(commit.clock, amount) for commit, amount in zip(commits, amounts, strict=True)]
+        # By number; that of a program begins with its beginning.
+        ends = [(0.0, 0), *ends[row.unit == "character" :]]
         lines: list[str] = []
         for moment in moments[self._drawn[index] : until]:
-            at = moment.number - before
-            clock, amount = (commits[at].clock, amounts[at]) if moment.number else (0.0, 0)
+            clock, amount = ends[moment.number]
             line = [round(clock, 5), amount, moment.spans, _detail(moment)]
             lines.append(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n")
         self._drawn[index] = max(until, self._drawn[index])
         self._steps[index] += "".join(lines)
-
-
-def drawing(board: Scoreboard, request: Request, race: int = 0) -> Drawing:
-    """A race that has ended, whole."""
-    return Drawer(board, request, race).draw()
 
 
 def _detail(moment: Moment) -> Drawing | None:
@@ -109,7 +104,6 @@ def _detail(moment: Moment) -> Drawing | None:
         "ms": ms["total"],
         "draft": ms.get("draft", 0.0),
         "mask": ms.get("mask", 0.0),
-        "tokens": proposed.committed[:MOST],
         "guesses": _guesses(proposed)[:MOST],
         "chosen": proposed.chosen,
         "window": proposed.scratch,

@@ -12,7 +12,7 @@ from statistics import quantiles
 from backend.results.intervals import Ratio
 from backend.results.result import LEAST_TOKENS, Row
 
-NONE = DASH = "\N{EN DASH}"
+DASH = "\N{EN DASH}"
 TIMES = "\N{MULTIPLICATION SIGN}"
 
 #: Figures of the command line's table, which has little room.
@@ -94,7 +94,7 @@ class Figure:
         """The value below the title; a speed-up with its interval."""
         value = self.value(row)
         if value is None:
-            return NONE
+            return DASH
         return self.write(value) + (span(row.speedup) if self.name == "speedup" else "")
 
 
