@@ -11,9 +11,6 @@ from backend.results.result import BUSY, LEAST_TOKENS, NOISY, Result, Row
 from backend.results.scoreboard import ENDED, Score, Scoreboard
 from backend.strategies.libraries import SERVER
 
-#: Of "Why?" at most.
-MOST_REASONS = 5
-
 _MARKS = {
     "same": "same text",
     "so far": "same so far",
@@ -229,7 +226,7 @@ def reasons(board: Scoreboard, result: Result) -> list[str]:
     """Why the columns are as fast as they are, the fastest first."""
     ordered = sorted(result.rows, key=lambda row: -row.speedup.value)
     causes = [(row.name, row.message.removesuffix(".") or why(board, row)) for row in ordered]
-    return [f"{name}: {cause}." for name, cause in causes if cause][:MOST_REASONS]
+    return [f"{name}: {cause}." for name, cause in causes if cause]
 
 
 def state(row: Row) -> str:
