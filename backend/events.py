@@ -4,7 +4,7 @@ Events are created without checks, because a race has thousands of them. Their t
 of a recorded event, which pydantic checks (`backend/records/file.py`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from math import inf
@@ -215,15 +215,14 @@ class Proposed:
     kind: Literal["Proposed"] = field(default="Proposed", kw_only=True)
 
     def __post_init__(self) -> None:
-        verified = len(self.tokens) - self.cut
-        parents = self.parents or range(-1, verified - 1)
+        verified, links = len(self.tokens) - self.cut, self.links
         counts = [count for _, count in self.by]
         if not (
             0 <= self.cut <= len(self.tokens)
-            and len(parents) == verified
-            and all(-1 <= parent < i for i, parent in enumerate(parents))
+            and len(links) == verified
+            and all(-1 <= parent < i for i, parent in enumerate(links))
             and all(0 <= i < verified for i in self.path)
-            and [parents[i] for i in self.path] == [-1, *self.path][: len(self.path)]
+            and [links[i] for i in self.path] == [-1, *self.path][: len(self.path)]
             and min(counts, default=1) > 0
             and sum(counts) == len(self.tokens)
             and len(self.allowed) in (0, 1 + verified)
@@ -232,10 +231,15 @@ class Proposed:
             raise ValueError(f"what was proposed does not fit together: {self!r:.200}")
 
     @property
+    def links(self) -> Sequence[int]:
+        """The parents of the verified tokens, also of a chain."""
+        return self.parents or range(-1, len(self.tokens) - self.cut - 1)
+
+    @property
     def depths(self) -> list[int]:
         """Of each verified token, how many lie on the path from the text to it, itself included."""
         depths = list[int]()
-        for parent in self.parents or range(-1, len(self.tokens) - self.cut - 1):
+        for parent in self.links:
             depths.append(1 + (depths[parent] if parent >= 0 else 0))
         return depths
 

@@ -1,7 +1,6 @@
 """A race as the page's board draws it: one JSON value, live, replayed or opened from a file."""
 
 import json
-from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -15,9 +14,6 @@ from backend.results.sentences import beside, doubt, headline, mark, reasons, st
 from backend.types import Request
 
 Drawing = dict[str, Any]
-
-#: Entries of a list of guesses that are drawn: a record may hold many more.
-MOST = 64
 
 
 class Drawer:
@@ -104,11 +100,11 @@ def _detail(moment: Moment) -> Drawing | None:
         "ms": ms["total"],
         "draft": ms.get("draft", 0.0),
         "mask": ms.get("mask", 0.0),
-        "guesses": _guesses(proposed)[:MOST],
+        "guesses": _guesses(proposed),
         "chosen": proposed.chosen,
         "window": proposed.scratch,
         "allowed": proposed.allowed[0] if proposed.allowed else None,
-        "top": [[[text, round(p, 4)] for text, p in each] for each in proposed.top[:MOST]],
+        "top": [[[text, round(p, 4)] for text, p in each] for each in proposed.top],
     }
 
 
@@ -119,18 +115,15 @@ def _guesses(proposed: Proposed) -> list[list[Any]]:
     The target chose a token behind the text so far and behind each accepted one, but behind the
     last of these only if the text went on.
     """
-    verified = len(proposed.tokens) - proposed.cut
-    parents: Sequence[int] = proposed.parents or range(-1, verified - 1)
     by = [name for name, count in proposed.by for _ in range(count)]
     chose = {-1, *(proposed.path if proposed.chosen else proposed.path[:-1])}
     guesses = list[list[Any]]()
-    for i, (parent, depth) in enumerate(zip(parents, proposed.depths, strict=True)):
+    for i, (parent, depth) in enumerate(zip(proposed.links, proposed.depths, strict=True)):
         fate = "rejected" if parent in chose else "not reached"
         fate = "accepted" if i in proposed.path else fate
         guesses.append([proposed.tokens[i], by[i], fate, depth])
-    return guesses + [
-        [proposed.tokens[i], by[i], "cut", 0] for i in range(verified, len(proposed.tokens))
-    ]
+    pairs = list(zip(proposed.tokens, by, strict=True))[len(guesses) :]
+    return guesses + [[token, name, "cut", 0] for token, name in pairs]
 
 
 def _why(board: Scoreboard, result: Result) -> Drawing:

@@ -218,8 +218,7 @@ def _alone(row: Row) -> str:
     """How a column that does not take turns was timed."""
     score, runs = row.score, counted(1 + len(row.score.repeats), "run")
     timed = f"{_CLOCKS.get(score.clock, 'timed')} in {runs} while the others waited"
-    unsure = not row.speedup.known and (score.clock in _CLOCKS or not score.repeats)
-    return f"{timed}, so its speed-up has no interval" if unsure else timed
+    return timed if row.speedup.known else f"{timed}, so its speed-up has no interval"
 
 
 def reasons(board: Scoreboard, result: Result) -> list[str]:

@@ -85,8 +85,6 @@ COSTS = to_json(CostsKnown(0, [1, 2], [0.1, 0.2]))
 CHANGES: dict[str, Change] = {
     "an unknown kind": lambda d: d["events"][0].update(kind="Ended"),
     "true for a whole number": lambda d: step(d).update(rows=True),
-    "a token below 0": lambda d: step(d).update(tokens=[-1]),
-    "a number beyond": lambda d: step(d).update(rows=10**30),
     "no number": lambda d: step(d)["seconds"].update(total=float("nan")),
     "a step without its time": lambda d: step(d)["seconds"].pop("total"),
     "more tokens than origins": lambda d: step(d).update(tokens=[1, 2, 3, 4, 5]),
@@ -94,7 +92,6 @@ CHANGES: dict[str, Change] = {
     "a column beyond": lambda d: d["events"][0].update(column=1),
     "too many columns": lambda d: d.update(columns=d["columns"] * 13),
     "an unknown setting": lambda d: d["columns"][0]["settings"].update(k="2"),
-    "an empty prompt": lambda d: d["request"].update(prompt=" "),
     "a temperature beyond": lambda d: d["request"]["sampling"].update(temperature=9),
     "no moment": lambda d: d.update(made="2026-11-29 10:20:30"),
     "another format": lambda d: d.update(format="snapshot"),
@@ -120,7 +117,7 @@ def test_anything_else_is_refused(what: str) -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        *map(json.dumps, (None, [], 7, "decode-derby-race", {"format": []}, {"a": 1})),
+        *map(json.dumps, (None, [], {"a": 1})),
         '{"a":NaN}',
         '{"a":' + "[" * 10**5 + "]" * 10**5 + "}",
         '{"a":"\\ud800"}',
@@ -128,7 +125,7 @@ def test_anything_else_is_refused(what: str) -> None:
         "",
         '{"a":[' + "{}," * 5 * 10**6 + "{}]}",  # more values than are read
     ],
-    ids=range(12),
+    ids=range(9),
 )
 def test_what_is_no_document_is_refused_at_once(data: str) -> None:
     refusal(data.encode())
