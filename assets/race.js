@@ -363,7 +363,7 @@ function show() {
   find(".race").dataset.phase = drawing.phase;
   if (focused === "run" || focused === "stop") document.getElementById(over() ? "run" : "stop").focus({ preventScroll: true });
   const recorded = drawing.phase === "recorded" ? "Recorded: " : "";
-  put(find(".status"), `${recorded}${drawing.status}`); // of the end, whichever moment is drawn
+  put(find(".status"), `${recorded}${drawing.status}`); // of the race, whichever moment is drawn
   find(".doubt").hidden = !drawing.doubt;
   put(find(".doubt"), drawing.doubt);
   const { sentence = "", code = "", column = "" } = drawing.next ?? {};

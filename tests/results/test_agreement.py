@@ -230,6 +230,8 @@ def all_show_the_same(board: Scoreboard, result: Result, record: RaceRecord) -> 
         assert api["message"] == row.message
         assert lane["message"] == row.message or row.message == drawn["status"]
         assert not row.message or outcome(board, row) == row.message
+        spans = [span for *_, spans, _ in drawn_steps(drawn, row.column) for span in spans]
+        assert not board.ended or "".join(text for _, text in spans) == row.score.text
         if result.doubt == "noisy" or not value:
             number = "failed" if row.message else span(row.speedup).strip()
         assert (marked, number) in pairwise(words)
