@@ -236,12 +236,12 @@ class Proposed:
         return self.parents or range(-1, len(self.tokens) - self.cut - 1)
 
     @property
-    def depths(self) -> list[int]:
-        """Of each verified token, how many lie on the path from the text to it, itself included."""
-        depths = list[int]()
+    def places(self) -> list[int]:
+        """Of each verified token, at which place behind the text it stands: 1, 2, 3, ..."""
+        places = list[int]()
         for parent in self.links:
-            depths.append(1 + (depths[parent] if parent >= 0 else 0))
-        return depths
+            places.append(1 + (places[parent] if parent >= 0 else 0))
+        return places
 
     @property
     def committed(self) -> list[str]:

@@ -109,8 +109,8 @@ def _detail(moment: Moment) -> Drawing | None:
 
 
 def _guesses(proposed: Proposed) -> list[list[Any]]:
-    """Each proposed token: its text, who proposed it, what became of it, and its depth in the tree
-    of guesses, 0 of one that the grammar cut off before the pass.
+    """Each proposed token: its text, who proposed it, what became of it, and its place behind the
+    text, 0 of one that the grammar cut off before the pass.
 
     The target chose a token behind the text so far and behind each accepted one, but behind the
     last of these only if the text went on.
@@ -118,10 +118,10 @@ def _guesses(proposed: Proposed) -> list[list[Any]]:
     by = [name for name, count in proposed.by for _ in range(count)]
     chose = {-1, *(proposed.path if proposed.chosen else proposed.path[:-1])}
     guesses = list[list[Any]]()
-    for i, (parent, depth) in enumerate(zip(proposed.links, proposed.depths, strict=True)):
+    for i, (parent, place) in enumerate(zip(proposed.links, proposed.places, strict=True)):
         fate = "rejected" if parent in chose else "not reached"
         fate = "accepted" if i in proposed.path else fate
-        guesses.append([proposed.tokens[i], by[i], fate, depth])
+        guesses.append([proposed.tokens[i], by[i], fate, place])
     pairs = list(zip(proposed.tokens, by, strict=True))[len(guesses) :]
     return guesses + [[token, name, "cut", 0] for token, name in pairs]
 

@@ -95,10 +95,7 @@ class Row:
     @cached_property
     def until(self) -> Score:
         """The steps that had ended by the moment, folded."""
-        score, part = (
-            self.score,
-            Score(clock=self.score.clock, prompt_tokens=self.score.prompt_tokens),
-        )
+        score, part = self.score, Score()
         moment = self.moment + (score.ttft if self.unit == "token" else 0.0)
         for each in score.moments:
             if each.clock > moment + ROUNDING:
@@ -185,17 +182,14 @@ def _leaders(
     best = next((row for row in same if row.verdict == "faster"), None)
     if best is None:
         return ()
-    others = [
-        row
-        for row in same
-        if row.verdict in ("faster", "unclear") and row is not best
-        if row.speedup.high >= best.speedup.low
-    ]
-    ahead = [
-        (row, _ratio(board, progress, best.column, row.column, min(best.moment, row.moment)))
-        for row in others
-    ]
-    return (best.column, *(row.column for row, ratio in ahead if not ratio.above))
+    leaders = [best.column]
+    for row in same:
+        near = row.verdict in ("faster", "unclear") and row.speedup.high >= best.speedup.low
+        if near and row is not best:
+            moment = min(best.moment, row.moment)
+            ahead = _ratio(board, progress, best.column, row.column, moment)
+            leaders += [] if ahead.above else [row.column]
+    return tuple(leaders)
 
 
 def progress_of(score: Score, unit: Unit) -> list[Commit]:

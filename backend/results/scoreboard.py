@@ -201,9 +201,9 @@ class Score:
             step, proposed = moment.step, moment.proposed
             if step and step.drafted:  # 0: nothing was guessed, or a library does not say how much
                 chain = list(range(1, min(step.drafted, MOST_POSITIONS) + 1))
-                depths = proposed.depths if proposed else chain
-                forced = max(len(depths) - step.drafted, 0)  # a chain in front of the guesses
-                offered.update(depth - forced for depth in depths[forced:])
+                places = proposed.places if proposed else chain
+                forced = max(len(places) - step.drafted, 0)  # a chain in front of the guesses
+                offered.update(place - forced for place in places[forced:])
                 accepted.update(chain[: step.accepted])
         longest = min(max(offered, default=0), MOST_POSITIONS)
         return [(offered[i], accepted[i]) for i in range(1, longest + 1)]

@@ -20,6 +20,7 @@ from backend.results.result import Result, progress_of, result_of
 from backend.types import ModelSpec
 
 KV, PAIRS = written(0, LONG, 0.1), written(1, LONG_PAIRS, 0.1)
+TENS = [list(range(i, i + 10)) for i in range(1, 61, 10)]
 INT4 = asdict(ModelSpec(precision="int4"))
 OTHER = [step(1, [7, 8], 0.1) if event is PAIRS[3] else event for event in PAIRS]
 
@@ -81,6 +82,8 @@ def test_what_a_column_writes_after_the_finish_changes_nothing() -> None:
         ("kv lookup", OTHER, 6.0, 2.0, "faster", (), "changed"),
         # Below twenty tokens there is no ratio.
         ("kv lookup", written(1, LONG[:3], 0.4), 6.0, 0.0, "short", (), "changed"),
+        # Six passes say nothing of how much they differ.
+        ("kv lookup", written(1, TENS, 0.3), 1.8, 10 / 3, "short", (), "same"),
         # A column that did the baseline's work wins nothing.
         ("kv kv", written(1, LONG, 0.05), 3.0, 2.0, "same work", (), "same"),
         ("kv lookup", [*PAIRS[:22], Finished(1, "stopped", [])], 6.0, 2.0, "", (), "same"),
@@ -109,15 +112,21 @@ def test_who_else_uses_the_machine_casts_doubt(share: float, doubt: str) -> None
     assert (result.doubt, result.rows[1].speedup.known) == (doubt, True)
 
 
-def test_columns_that_are_not_told_apart_share_the_lead() -> None:
-    """Passes take 0.05 s in one, 0.03 or 0.07 s in the other; a third one is clearly slower."""
+@pytest.mark.parametrize(
+    ("best", "close", "verdict", "slower"),
+    [(0.05, (0.03, 0.07), "faster", 0.08), (0.09, (0.03, 0.16), "unclear", 0.097)],
+)
+def test_columns_that_are_not_told_apart_share_the_lead(
+    best: float, close: tuple[float, float], verdict: str, slower: float
+) -> None:
+    """Passes take equally long in one, either time in the other; a third one is clearly slower."""
     chance = random.Random(2)
-    close = [step(2, block, chance.choice((0.03, 0.07))) for block in LONG]
-    events = [started(2), step(2, [0], 1.0), *close, Finished(2, "token limit", [])]
-    both = [*KV, *written(1, LONG, 0.05), *written(3, LONG, 0.08)]
+    steps = [step(2, block, chance.choice(close)) for block in LONG]
+    events = [started(2), step(2, [0], 1.0), *steps, Finished(2, "token limit", [])]
+    both = [*KV, *written(1, LONG, best), *written(3, LONG, slower)]
     result = raced("kv lookup lookahead speculative", *both, *events)
     assert set(result.leaders) == {1, 2}
-    assert result.rows[3].verdict == "faster"
+    assert [row.verdict for row in result.rows[1:]] == ["faster", verdict, "faster"]
 
 
 def program(column: int, seconds: float) -> list[Event]:
@@ -200,5 +209,5 @@ def test_a_library_s_passes_are_counted_by_its_clock_here_and_over_no_network() 
 
 def test_a_text_that_came_at_once_finishes_no_race() -> None:
     """Nobody knows when its first token was there."""
-    at_once = [started(1), step(1, range(60), 0.5), Finished(1, "token limit", [])]
+    at_once = [started(1), step(1, range(61), 0.5), Finished(1, "token limit", [])]
     assert raced("kv @a", *KV, *at_once).moment == pytest.approx(6.0)
