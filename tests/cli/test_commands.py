@@ -294,13 +294,13 @@ def test_every_command_is_in_the_list_and_has_help() -> None:
         (("rase",), "'rase'"),
         (("replay", "no/such/file"), "No such file"),
         (("replay", os.curdir), "another file"),
-        (("setup",), "a file"),
+        (("setup",), "cannot be written"),
     ],
 )
 def test_what_a_user_can_fix_is_one_sentence(
     arguments: tuple[str, ...], part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cache = tmp_path / "a file"
+    cache = tmp_path / "file"
     cache.write_text("")
     monkeypatch.setenv("DECODE_DERBY_CACHE", str(cache))
     assert part in refused(*arguments)
