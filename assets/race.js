@@ -363,8 +363,7 @@ function show() {
   find(".race").dataset.phase = drawing.phase;
   if (focused === "run" || focused === "stop") document.getElementById(over() ? "run" : "stop").focus({ preventScroll: true });
   const recorded = drawing.phase === "recorded" ? "Recorded: " : "";
-  const then = at === null ? "" : `Replay: ${at.toFixed(2)} s after the first tokens.`;
-  put(find(".status"), then || `${recorded}${drawing.status}`); // bars and sentence are of one moment
+  put(find(".status"), `${recorded}${drawing.status}`); // of the race, whichever moment is drawn
   find(".doubt").hidden = !drawing.doubt;
   put(find(".doubt"), drawing.doubt);
   const { sentence = "", code = "", column = "" } = drawing.next ?? {};

@@ -15,19 +15,7 @@ NOT_ALLOWED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
 class DerbyError(Exception):
-    """Something the user can fix, in one sentence: the value, the limit and the remedy.
-
-    `place` is where on this machine, which only the command line and the log tell.
-    """
-
-    def __init__(self, sentence: str, place: object = "") -> None:
-        super().__init__(sentence)
-        self.place = str(place)
-
-    @property
-    def with_place(self) -> str:
-        """The sentence, and where, for whoever runs the program."""
-        return f"{self} Where: {self.place}" if self.place else str(self)
+    """Something the user can fix, in one sentence: the value, the limit and the remedy."""
 
 
 def check_range(name: str, value: float, low: float, high: float) -> None:
@@ -62,21 +50,12 @@ def invalid_character(what: str, text: str, at: int) -> DerbyError:
 def explain(error: BaseException) -> str:
     """One sentence for the user; anything that is not theirs to fix is logged with a reference."""
     if isinstance(error, DerbyError):
-        if error.place:
-            log.warning("%s", error.with_place)
         return str(error)
-    reference = secrets.token_hex(4)
-    # What the system says of a file names it; where in the program would say no more.
-    of_a_file = isinstance(error, OSError) and error.errno in NO_ROOM | NOT_ALLOWED
-    log.error("error %s: %s", reference, error, exc_info=None if of_a_file else error)
-    return f"{_reason(error)}, reference {reference})."
-
-
-def _reason(error: BaseException) -> str:
-    """What went wrong and, as far as the type tells, what to do; it ends within a parenthesis."""
-    kind = type(error).__name__
+    reason = "An error in this program, not in your input"
     if isinstance(error, MemoryError):
-        return f"The memory ran out: use fewer columns, a smaller model or a shorter text ({kind}"
+        reason = "The memory ran out: use fewer columns, a smaller model or a shorter text"
     if isinstance(error, OSError) and error.errno in NO_ROOM | NOT_ALLOWED:
-        return f"A file on the server cannot be read or written: its log says which ({kind}"
-    return f"An error in this program, not in your input ({kind}"
+        reason = "A file on the server cannot be read or written: its log says which"
+    reference = secrets.token_hex(4)
+    log.error("error %s: %s", reference, error, exc_info=error)
+    return f"{reason} ({type(error).__name__}, reference {reference})."

@@ -4,7 +4,7 @@ Events are created without checks, because a race has thousands of them. Their t
 of a recorded event, which pydantic checks (`backend/records/file.py`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from math import inf
@@ -74,15 +74,14 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The column begins. `model` says what runs where, `spec` the parts of its ModelSpec ({}:
-    unknown). Columns with the same `tokenizer` mean the same by a token id ("": unknown).
-    `lossless` False: it promises the distribution of the plain text, and not that text. `ends`:
-    the tokens that end a text (None: unknown). `notes`: see Tokenizer.
+    """The column begins. `spec` has the parts of its ModelSpec ({}: unknown). Columns with the same
+    `tokenizer` mean the same by a token id ("": unknown). `lossless` False: it promises the
+    distribution of the plain text, and not that text. `ends`: the tokens that end a text (None:
+    unknown). `notes`: see Tokenizer.
     """
 
     column: Index
     prompt_tokens: Count
-    model: str
     tokenizer: Name = ""
     spec: dict[Name, Name] = field(default_factory=dict)
     lossless: bool = True
@@ -158,11 +157,10 @@ class Filled:
 
 @dataclass(frozen=True, slots=True)
 class Prefilled:
-    """A chunk of the prompt was computed: `done` of `total` tokens, in `seconds`."""
+    """A chunk of the prompt was computed in `seconds`: its first `done` tokens are."""
 
     column: Index
     done: Count
-    total: Count
     seconds: Seconds
     kind: Literal["Prefilled"] = field(default="Prefilled", kw_only=True)
 
@@ -216,15 +214,14 @@ class Proposed:
     kind: Literal["Proposed"] = field(default="Proposed", kw_only=True)
 
     def __post_init__(self) -> None:
-        verified = len(self.tokens) - self.cut
-        parents = self.parents or range(-1, verified - 1)
+        verified, links = len(self.tokens) - self.cut, self.links
         counts = [count for _, count in self.by]
         if not (
             0 <= self.cut <= len(self.tokens)
-            and len(parents) == verified
-            and all(-1 <= parent < i for i, parent in enumerate(parents))
+            and len(links) == verified
+            and all(-1 <= parent < i for i, parent in enumerate(links))
             and all(0 <= i < verified for i in self.path)
-            and [parents[i] for i in self.path] == [-1, *self.path][: len(self.path)]
+            and [links[i] for i in self.path] == [-1, *self.path][: len(self.path)]
             and min(counts, default=1) > 0
             and sum(counts) == len(self.tokens)
             and len(self.allowed) in (0, 1 + verified)
@@ -233,12 +230,17 @@ class Proposed:
             raise ValueError(f"what was proposed does not fit together: {self!r:.200}")
 
     @property
-    def depths(self) -> list[int]:
-        """Of each verified token, how many lie on the path from the text to it, itself included."""
-        depths = list[int]()
-        for parent in self.parents or range(-1, len(self.tokens) - self.cut - 1):
-            depths.append(1 + (depths[parent] if parent >= 0 else 0))
-        return depths
+    def links(self) -> Sequence[int]:
+        """The parents of the verified tokens, also of a chain."""
+        return self.parents or range(-1, len(self.tokens) - self.cut - 1)
+
+    @property
+    def places(self) -> list[int]:
+        """Of each verified token, at which place behind the text it stands: 1, 2, 3, ..."""
+        places = list[int]()
+        for parent in self.links:
+            places.append(1 + (places[parent] if parent >= 0 else 0))
+        return places
 
     @property
     def committed(self) -> list[str]:

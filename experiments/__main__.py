@@ -25,7 +25,7 @@ def main() -> None:
     try:
         app()
     except DerbyError as error:
-        complain(error.with_place)
+        complain(str(error))
         sys.exit(2)
 
 

@@ -25,7 +25,7 @@ from backend.racing.hosts import Host
 from backend.racing.line import PERIOD, Line, Place
 from backend.racing.race import Race
 from backend.records.file import as_bytes
-from backend.records.record import RaceRecord, board, recorded
+from backend.records.record import RaceRecord, recorded
 from backend.results.drawing import Drawer, Drawing
 from backend.results.figures import counted
 from backend.results.scoreboard import ENDED
@@ -47,7 +47,7 @@ class Run:
         here = isinstance(race, Race)
         self.record = recorded(race.request, race.columns, race.target, ()) if here else race
         self.offer = offer
-        self.board = board(self.record)
+        self.board = self.record.board
         self.ahead, self.overdue, self.over = 0, False, not here
         self._drawing = threading.Lock()  # a race that is stopped may be drawn at that moment
         number = number or time.time_ns() // 1_000_000

@@ -21,7 +21,7 @@ LONG_PAIRS = [[i, i + 1] for i in range(1, 61, 2)]
 
 def started(column: int, **spec: str) -> Started:
     """A column on the built-in model, or on what `spec` names instead."""
-    return Started(column, 5, "m", "one tokenizer", SPEC | spec)
+    return Started(column, 5, "one tokenizer", SPEC | spec)
 
 
 def step(
@@ -58,10 +58,7 @@ def again(column: int, blocks: Sequence[Sequence[int]], cost: float) -> Repeated
 
 def board_of(names: str, *events: Event) -> Scoreboard:
     """A board of the columns named, after these events."""
-    board = Scoreboard([parse_column(name) for name in names.split()])
-    for event in events:
-        board.add(event)
-    return board
+    return Scoreboard([parse_column(name) for name in names.split()], events)
 
 
 def drawn_steps(drawn: dict[str, Any], column: int) -> list[Any]:

@@ -14,27 +14,19 @@ from backend.events import Event, Preparing, Proposed, from_json, to_json
 EVENTS = st.one_of(RECORDED, st.just(Preparing("Wait.")))
 
 
-@given(EVENTS)
-def test_any_event_survives_json(event: Event) -> None:
-    """An infinite gap, of a token without a runner-up, is nothing that JSON can say."""
-    text = json.dumps(to_json(event), allow_nan=False)
-    assert from_json(json.loads(text)) == event
-
-
 @given(EVENTS, st.data())
-def test_a_field_too_few_or_too_many_is_refused_and_what_has_a_default_may_lack(
+def test_any_event_survives_json_and_one_with_other_fields_is_refused(
     event: Event, data: st.DataObject
 ) -> None:
-    value = to_json(event)
+    """An infinite gap, of a token without a runner-up, is nothing that JSON can say."""
+    value = json.loads(json.dumps(to_json(event), allow_nan=False))
+    assert from_json(value) == event
     needed = [f.name for f in fields(event) if f.default is f.default_factory is MISSING]
     missing = {**value}
     del missing[data.draw(st.sampled_from(["kind", *needed]))]
-    for wrong in (missing, {**value, "extra": 1}, {**value, "kind": "Other"}):
+    for wrong in (missing, value | {"extra": 1}, value | {"kind": "Other"}, [value], None):
         with pytest.raises(ValueError, match="not an event"):
             from_json(wrong)
-    if not isinstance(event, Proposed):  # whose parts must fit together
-        least = from_json({name: value[name] for name in ("kind", *needed)})
-        assert all(getattr(least, name) == getattr(event, name) for name in needed)
 
 
 @pytest.mark.parametrize(
@@ -53,12 +45,3 @@ def test_a_proposal_that_does_not_fit_together_is_refused(changed: dict[str, Any
     assert sound.committed == ["a", "c", "d"]
     with pytest.raises(ValueError, match="does not fit together"):
         from_json({**to_json(sound), **changed})
-
-
-@pytest.mark.parametrize(
-    "value",
-    [{}, {"kind": []}, {"kind": None}, {"kind": "Step"}, {"kind": "dict"}, [], None, "Failed", 3],
-)
-def test_anything_else_is_refused(value: Any) -> None:
-    with pytest.raises(ValueError, match="not an event"):
-        from_json(value)

@@ -13,7 +13,7 @@ from backend.bench.rows import Figures, PromptRow
 from backend.results.figures import DASH, MEAN, SHARE, counted, factor, listed, milliseconds
 from backend.results.intervals import median_ratio
 from backend.results.result import NOISY
-from backend.results.sentences import noise
+from backend.results.sentences import noise, none_faster
 
 #: Stands for all categories.
 ALL = "all"
@@ -126,7 +126,7 @@ def conclusion(plan: Plan, results: Sequence[ColumnResult], rows: Sequence[Promp
         if result.speedup and result.faster and result.equal == result.prompts
     ]
     baseline = plan.names[plan.baseline]
-    sentence = f"No column with the same text was measurably faster than {baseline}."
+    sentence = none_faster(baseline)
     if faster:
         sentence = f"Measurably faster than {baseline}, with the same text: {listed(faster)}."
     elif not any(result.interval for result in results):

@@ -31,7 +31,7 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except DerbyError as error:
-            complain(error.with_place)
+            complain(str(error))
             raise typer.Exit(2) from None
         except EXPECTED:
             raise

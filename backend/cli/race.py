@@ -31,7 +31,6 @@ from backend.racing.hosts import InlineHost
 from backend.racing.race import Race
 from backend.records.file import load, require_folder, save
 from backend.records.record import RaceRecord, recorded
-from backend.records.record import board as board_of
 from backend.results.figures import DASH, SUMMARY, factor, figure, rate
 from backend.results.result import result_of
 from backend.results.scoreboard import Scoreboard
@@ -166,7 +165,7 @@ def replay(
     elif form:
         print(visible(picture_of(record) if form == "svg" else markdown(record)), end="")
     else:
-        conclude(board_of(record))
+        conclude(record.board)
         out.print(f"Recorded: {visible(record.place)}.", style="dim")
 
 
@@ -180,7 +179,7 @@ def contrast(*pair: RaceRecord) -> None:
             f"The two races were asked differently ({', '.join(differing)}): record both with one "
             "prompt and the same settings."
         )
-    boards = [board_of(record) for record in pair]
+    boards = [record.board for record in pair]
     results = [result_of(board) for board in boards]
     rows = [{row.name: row for row in result.rows} for result in results]
     lines = list[list[str]]()

@@ -164,7 +164,7 @@ class Generation:
                     parts.drafter.prefill(sequence.tokens, computed)
         self._rows += len(chunk)
         seconds = rounded(parts.clock.last["total"])
-        return Prefilled(self._column, computed, len(sequence.tokens), seconds)
+        return Prefilled(self._column, computed, seconds)
 
     def step(self) -> tuple[Step, Proposed]:
         """One step of the loop. Shapes: n pending, d proposed, s scratch tokens, vocabulary V.

@@ -8,7 +8,7 @@ from textwrap import wrap
 from unicodedata import east_asian_width
 
 from backend.models.files import model_title
-from backend.records.record import RaceRecord, board
+from backend.records.record import RaceRecord
 from backend.results.figures import counted, factor, span
 from backend.results.result import Result, Row, result_of
 from backend.results.sentences import beside, doubt, headline, mark
@@ -23,7 +23,7 @@ INK, SOFT, FAINT, PLAIN, WINNER = "#1b2430", "#566273", "#eef1f5", "#64748b", "#
 
 def picture_of(record: RaceRecord) -> str:
     """Model and prompt, the headline, the bars, and where and when it was run."""
-    scoreboard = board(record)
+    scoreboard = record.board
     result = result_of(scoreboard)
     height = TOP + COLUMN * len(result.rows) + FOOT
     target, machine = record.target, record.machine

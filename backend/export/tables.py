@@ -9,7 +9,7 @@ from io import StringIO
 
 from backend.export.picture import picture_of
 from backend.records.file import as_bytes
-from backend.records.record import RaceRecord, board
+from backend.records.record import RaceRecord
 from backend.results.figures import DASH, FIGURES
 from backend.results.result import result_of
 from backend.results.sentences import doubt, headline, mark, reasons
@@ -41,7 +41,7 @@ def markdown(record: RaceRecord) -> str:
     """The headline, the table of figures, why each column is as fast as it is, and where the race
     ran. Whatever a record says is plain text here: no markup, no new cell, no new line.
     """
-    scoreboard = board(record)
+    scoreboard = record.board
     result = result_of(scoreboard)
     headings = ["Column", *(figure.title for figure in FIGURES), "text"]
     lines = [

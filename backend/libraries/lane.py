@@ -40,9 +40,9 @@ def library_events(
             room = positions_for(prompt, request, model.max_context) - prompt
             limit = limit if request.max_new_tokens <= room else "context full"
             request = replace(request, max_new_tokens=min(request.max_new_tokens, room))
-    name, parts = (str(model.spec), asdict(model.spec)) if model.spec else ("", {})
+    spec = asdict(model.spec) if model.spec else {}
     facts = tokenizer.facts if tokenizer is not None else {}
-    yield Started(column, prompt, name, spec=parts, lossless=lossless, **facts)
+    yield Started(column, prompt, spec=spec, lossless=lossless, **facts)
 
     ends = frozenset() if tokenizer is None or request.ignore_eos else tokenizer.eos_ids
     room, reason = request.max_new_tokens, None

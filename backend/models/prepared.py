@@ -92,14 +92,13 @@ def _refusals() -> Iterator[None]:
     except DerbyError:
         raise
     except Exception as error:
-        place, number = cache_dir(), getattr(error, "errno", None)
-        parent = next(p for p in (place, *place.parents) if p.is_dir())
+        folder, number = cache_dir(), getattr(error, "errno", None)
+        parent = next(p for p in (folder, *folder.parents) if p.is_dir())
         full = number in NO_ROOM or shutil.disk_usage(parent).free < NEARLY_FULL
         if full or number in NOT_ALLOWED or isinstance(error, FileExistsError | NotADirectoryError):
             why = "the disk is full" if full else str(getattr(error, "strerror", ""))
             raise DerbyError(
                 f"The cache folder cannot be written ({why}): make room there, allow it, or set "
-                f"{CACHE} to another folder.",
-                place,
+                f"{CACHE} to another folder."
             ) from error
         raise

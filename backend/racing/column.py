@@ -83,7 +83,6 @@ class ColumnRun:
         yield Started(
             index,
             len(prompt),
-            str(target.spec),
             spec=asdict(target.spec),
             lossless=column.lossless(hottest(request.sampling, program)),
             **target.tokenizer.facts,

@@ -5,11 +5,10 @@ Schema.
 import json
 from contextlib import suppress
 from dataclasses import asdict
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, FailFast, Field
+from pydantic import FailFast, Field
 
 from backend.engines.registry import engine_named
 from backend.errors import DerbyError
@@ -20,18 +19,9 @@ from backend.strategies.column import Column, OwnModel, default_column, settings
 from backend.types import ModelSpec, Request
 from backend.untrusted import Untrusted, UntrustedError, read_json
 
-FORMAT, VERSION = "decode-derby-race", 5
-
 #: Bytes of a record that are read. Twelve columns of 8,192 tokens, a step and what was proposed in
 #: it some 400 bytes for each, are 40 MB; the five most probable tokens of each place are 10 more.
 MAX_BYTES = 1 << 27
-
-#: The form is fixed so that dates sort as texts do; whether there is such a day Python knows.
-Moment = Annotated[
-    str,
-    Field(pattern=r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}Z$"),
-    AfterValidator(lambda text: datetime.fromisoformat(text) and text),
-]
 
 
 class ColumnDocument(Untrusted):
@@ -54,7 +44,7 @@ class Document(Untrusted):
 
     format: Literal["decode-derby-race"]
     version: Literal[5]
-    made: Moment
+    made: Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}Z$")]
     machine: Hardware
     versions: Annotated[dict[str, Name], Field(max_length=32)]
     request: Request
@@ -84,8 +74,8 @@ class Document(Untrusted):
 def as_bytes(record: RaceRecord) -> bytes:
     """The record as JSON, which `from_bytes` reads."""
     values = {
-        "format": FORMAT,
-        "version": VERSION,
+        "format": "decode-derby-race",
+        "version": 5,
         "made": record.made,
         "machine": asdict(record.machine),
         "versions": dict(record.versions),
@@ -99,14 +89,12 @@ def as_bytes(record: RaceRecord) -> bytes:
     return text.encode(errors="replace")
 
 
-def from_bytes(data: bytes, most: int = MAX_BYTES) -> RaceRecord:
-    """The record that `as_bytes` wrote. Raises DerbyError for anything else, or more than `most`
-    bytes.
-    """
-    if len(data) > most:
+def from_bytes(data: bytes) -> RaceRecord:
+    """The record that `as_bytes` wrote. Raises DerbyError for anything else, or too many bytes."""
+    if len(data) > MAX_BYTES:
         raise DerbyError(
-            f"The record is longer than {most:,} bytes, which is the most that is read: record a "
-            "race of fewer columns or tokens."
+            f"The record is longer than {MAX_BYTES:,} bytes, which is the most that is read: "
+            "record a race of fewer columns or tokens."
         )
     try:
         return read_json(Document, data, "it").record

@@ -79,9 +79,8 @@ def _processor() -> str:
 
 @dataclass(frozen=True, slots=True)
 class RaceRecord:
-    """`made` is when, in UTC, as ISO 8601 writes it. `versions` are of programs, by name. `events`
-    stand column by column, each one's in its order, those of no column last, whatever order they
-    came in. Raises DerbyError for an event of a column that is not there.
+    """`made` is when, in UTC, as ISO 8601 writes it. `versions` are of programs, by name. Raises
+    DerbyError for an event of a column that is not there.
 
     Whoever reads one from outside must not take it for trusted: `target` and the columns' own
     models may be paths on the reader's machine, which a page must neither open nor run. It is for
@@ -98,13 +97,16 @@ class RaceRecord:
 
     def __post_init__(self) -> None:
         count = len(self.columns)
-        ordered = tuple(sorted(self.events, key=lambda event: getattr(event, "column", count)))
-        object.__setattr__(self, "events", ordered)
-        beyond = max((getattr(event, "column", 0) for event in ordered), default=0)
+        beyond = max((getattr(event, "column", 0) for event in self.events), default=0)
         if beyond >= count:
             raise DerbyError(
                 f"The record tells of column {beyond + 1} of a race of {count}: record it anew."
             )
+
+    @property
+    def board(self) -> Scoreboard:
+        """The race as its reader saw it in the end."""
+        return Scoreboard(self.columns, self.events)
 
     @property
     def about(self) -> str:
@@ -135,11 +137,3 @@ def recorded(
     return RaceRecord(
         request, tuple(columns), target, made, this_machine(), versions(), tuple(events)
     )
-
-
-def board(record: RaceRecord) -> Scoreboard:
-    """The race as its reader saw it in the end."""
-    scoreboard = Scoreboard(record.columns)
-    for event in record.events:
-        scoreboard.add(event)
-    return scoreboard

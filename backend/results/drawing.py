@@ -1,7 +1,6 @@
 """A race as the page's board draws it: one JSON value, live, replayed or opened from a file."""
 
 import json
-from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -15,9 +14,6 @@ from backend.results.sentences import beside, doubt, headline, mark, reasons, st
 from backend.types import Request
 
 Drawing = dict[str, Any]
-
-#: Entries of a list of guesses that are drawn: a record may hold many more.
-MOST = 64
 
 
 class Drawer:
@@ -61,7 +57,6 @@ class Drawer:
             "state": row.state,
             "doing": state(row),
             "steps": self._steps[row.column],
-            "amount": round(row.amount, 2),
             "speedup": round(row.speedup.value, 4) or None,
             "interval": [round(end, 4) for end in interval] if interval else None,
             "verdict": row.verdict,
@@ -77,21 +72,17 @@ class Drawer:
         """
         index, moments, commits = row.column, row.score.moments, row.commits
         until = len(moments) - (0 if row.score.state in ENDED else 1)
-        amounts = list(accumulate(commit.tokens for commit in commits))
-        before = 0 if row.unit == "character" else 1  # a program's progress has its beginning, too
+        amounts = accumulate(commit.tokens for commit in commits)
+        ends = [(commit.clock, amount) for commit, amount in zip(commits, amounts, strict=True)]
+        # By number; that of a program begins with its beginning.
+        ends = [(0.0, 0), *ends[row.unit == "character" :]]
         lines: list[str] = []
         for moment in moments[self._drawn[index] : until]:
-            at = moment.number - before
-            clock, amount = (commits[at].clock, amounts[at]) if moment.number else (0.0, 0)
+            clock, amount = ends[moment.number]
             line = [round(clock, 5), amount, moment.spans, _detail(moment)]
             lines.append(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n")
         self._drawn[index] = max(until, self._drawn[index])
         self._steps[index] += "".join(lines)
-
-
-def drawing(board: Scoreboard, request: Request, race: int = 0) -> Drawing:
-    """A race that has ended, whole."""
-    return Drawer(board, request, race).draw()
 
 
 def _detail(moment: Moment) -> Drawing | None:
@@ -109,34 +100,30 @@ def _detail(moment: Moment) -> Drawing | None:
         "ms": ms["total"],
         "draft": ms.get("draft", 0.0),
         "mask": ms.get("mask", 0.0),
-        "tokens": proposed.committed[:MOST],
-        "guesses": _guesses(proposed)[:MOST],
+        "guesses": _guesses(proposed),
         "chosen": proposed.chosen,
         "window": proposed.scratch,
         "allowed": proposed.allowed[0] if proposed.allowed else None,
-        "top": [[[text, round(p, 4)] for text, p in each] for each in proposed.top[:MOST]],
+        "top": [[[text, round(p, 4)] for text, p in each] for each in proposed.top],
     }
 
 
 def _guesses(proposed: Proposed) -> list[list[Any]]:
-    """Each proposed token: its text, who proposed it, what became of it, and its depth in the tree
-    of guesses, 0 of one that the grammar cut off before the pass.
+    """Each proposed token: its text, who proposed it, what became of it, and its place behind the
+    text, 0 of one that the grammar cut off before the pass.
 
     The target chose a token behind the text so far and behind each accepted one, but behind the
     last of these only if the text went on.
     """
-    verified = len(proposed.tokens) - proposed.cut
-    parents: Sequence[int] = proposed.parents or range(-1, verified - 1)
     by = [name for name, count in proposed.by for _ in range(count)]
     chose = {-1, *(proposed.path if proposed.chosen else proposed.path[:-1])}
     guesses = list[list[Any]]()
-    for i, (parent, depth) in enumerate(zip(parents, proposed.depths, strict=True)):
+    for i, (parent, place) in enumerate(zip(proposed.links, proposed.places, strict=True)):
         fate = "rejected" if parent in chose else "not reached"
         fate = "accepted" if i in proposed.path else fate
-        guesses.append([proposed.tokens[i], by[i], fate, depth])
-    return guesses + [
-        [proposed.tokens[i], by[i], "cut", 0] for i in range(verified, len(proposed.tokens))
-    ]
+        guesses.append([proposed.tokens[i], by[i], fate, place])
+    pairs = list(zip(proposed.tokens, by, strict=True))[len(guesses) :]
+    return guesses + [[token, name, "cut", 0] for token, name in pairs]
 
 
 def _why(board: Scoreboard, result: Result) -> Drawing:

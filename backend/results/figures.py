@@ -12,7 +12,7 @@ from statistics import quantiles
 from backend.results.intervals import Ratio
 from backend.results.result import LEAST_TOKENS, Row
 
-NONE = DASH = "\N{EN DASH}"
+DASH = "\N{EN DASH}"
 TIMES = "\N{MULTIPLICATION SIGN}"
 
 #: Figures of the command line's table, which has little room.
@@ -94,16 +94,12 @@ class Figure:
         """The value below the title; a speed-up with its interval."""
         value = self.value(row)
         if value is None:
-            return NONE
+            return DASH
         return self.write(value) + (span(row.speedup) if self.name == "speedup" else "")
 
 
-def _per_token(row: Row) -> float | None:
-    return 1e3 / row.rate if row.rate and row.unit == "token" else None
-
-
-def _rate(unit: str) -> Callable[[Row], float | None]:
-    return lambda row: row.rate if row.rate and row.unit == unit else None
+def _rate(row: Row, unit: str) -> float | None:
+    return row.rate if row.rate and row.unit == unit else None
 
 
 def _gap(row: Row, percent: int) -> float | None:
@@ -123,12 +119,12 @@ FIGURES = (
     Figure(
         "ttft", "TTFT, ms", milliseconds, lambda r: r.score.ttft * 1e3 if r.score.steps else None
     ),
-    Figure("tpot", "TPOT, ms", milliseconds, _per_token),
+    Figure("tpot", "TPOT, ms", milliseconds, lambda r: 1e3 / r.rate if _rate(r, "token") else None),
     Figure("itl_median", "ITL median, ms", milliseconds, lambda row: _gap(row, 50)),
     Figure("itl_p95", "ITL p95, ms", milliseconds, lambda row: _gap(row, 95)),
     Figure("itl_p99", "ITL p99, ms", milliseconds, lambda row: _gap(row, 99)),
-    Figure("rate", "tokens/s", rate, _rate("token")),
-    Figure("characters", "characters/s", rate, _rate("character")),
+    Figure("rate", "tokens/s", rate, lambda row: _rate(row, "token")),
+    Figure("characters", "characters/s", rate, lambda row: _rate(row, "character")),
     Figure("tokens_per_pass", "tokens per pass", MEAN, lambda row: row.tokens_per_pass or None),
     Figure("pass_time", "time per pass", factor, lambda row: row.pass_time or None),
     Figure(

@@ -68,13 +68,12 @@ DRAWS = 400
 @dataclass(frozen=True, slots=True)
 class Ratio:
     """How many times as much, 0 while unknown, between `low` and `high` in 95 of 100 cases: 0 and
-    infinite where it is not known how sure it is. `pieces` is how many slices or prompts say so.
+    infinite where it is not known how sure it is.
     """
 
     value: float = 0.0
     low: float = 0.0
     high: float = inf
-    pieces: int = 0
 
     @property
     def known(self) -> bool:
@@ -137,32 +136,35 @@ def median_ratio(values: Sequence[float], of: Sequence[Hashable] = ()) -> Ratio:
     return _around(value, np.median(drawn, axis=1), pieces)
 
 
-def paired(
-    ours: Sequence[Commit], theirs: Sequence[Commit], moment: float, *, over: bool = True
-) -> Ratio:
+def at(commits: Sequence[Commit], moment: float) -> tuple[float, float]:
+    """What a column had written at `moment` of its clock, and in how many passes; a step that was
+    under way counts by its share.
+    """
+    if not commits:
+        return 0.0, 0.0
+    clock, tokens, _, _, passes = np.asarray(commits, float).T
+    amount, done = (np.interp(moment, clock, np.cumsum(each)) for each in (tokens, passes))
+    return float(amount), float(done)
+
+
+def paired(ours: Sequence[Commit], theirs: Sequence[Commit], moment: float) -> Ratio:
     """How many times as many tokens the first of two columns had at `moment` as the second, in
     seconds of either one's own clock since its first commit, which both have reached; UNKNOWN if
-    either had none. A step that was under way counts by its share. `over`: no more of the time will
-    be compared; until then slices are not shortened, because who looks again and again is soon
-    misled by chance.
+    either had none.
     """
-    progress = [_progress(commits) for commits in (ours, theirs)]
-    amounts = [float(np.interp(moment, clock, tokens)) for clock, tokens, _ in progress]
+    amounts = [at(commits, moment)[0] for commits in (ours, theirs)]
     if not all(amounts):
         return UNKNOWN
-    inside = [np.count_nonzero((clock > 0) & (clock <= moment)) for clock, _, _ in progress]
-    slices = max(moment / SLICE, min(moment / SHORTEST, LEAST) if over else 0)
-    count = int(min(slices, min(inside) / PASSES, MOST_SLICES))
-    value = amounts[0] / amounts[1]
+    value, passes = amounts[0] / amounts[1], [_passes(each, moment) for each in (ours, theirs)]
+    slices = max(moment / SLICE, min(moment / SHORTEST, LEAST))
+    count = int(min(slices, min(passes) / PASSES, MOST_SLICES))
     if count < LEAST:
         return Ratio(value)
     edges = np.linspace(0, moment, count + 1)
-    # The work in each slice, [slices], is in seconds of its column's own usual speed.
-    our_work, their_work = (
-        _drawn(count) @ np.diff(np.interp(edges, clock, work)) for clock, _, work in progress
+    our_work, their_work = (  # of the slices drawn, [DRAWS]
+        _drawn(count) @ np.diff(np.interp(edges, *_work(commits))) for commits in (ours, theirs)
     )
-    price = log(inside[1] / inside[0])  # of our passes, in their passes
-    return _around(value, np.log(our_work / their_work), count, hypot(PLACE, WIDE * price))
+    return _around(value, np.log(our_work / their_work), count, _unseen(passes))
 
 
 def rate(runs: Sequence[Sequence[Commit]], moment: float) -> float:
@@ -175,12 +177,8 @@ def rate(runs: Sequence[Sequence[Commit]], moment: float) -> float:
 
 def _rates(runs: Sequence[Sequence[Commit]], moment: float) -> Floats:
     """Tokens a second of each run, [runs]."""
-    rates: list[float] = []
-    for commits in runs:
-        clock, tokens = (np.asarray([commit[i] for commit in commits], float) for i in (0, 1))
-        until = min(moment, clock[-1])
-        rates.append(np.interp(until, clock, np.cumsum(tokens)) / until if until else 0.0)
-    return np.asarray(rates)
+    ends = [(run, min(moment, run[-1].clock)) for run in runs]
+    return np.asarray([at(run, end)[0] / end if end else 0.0 for run, end in ends])
 
 
 def unpaired(
@@ -202,34 +200,42 @@ def unpaired(
     squares = sum(float(each.var()) * len(each) for each in logarithms)
     variance = (FREEDOM * BETWEEN_RUNS**2 + squares) / (FREEDOM + freedom)
     error = sqrt(variance * (1 / len(ours) + 1 / len(theirs)))
-    passes = [sum(0 < commit.clock <= moment for commit in runs[0]) for runs in (ours, theirs)]
-    price = log(passes[1] / passes[0]) if all(passes) else 0.0
-    reach = hypot(_student(FREEDOM + freedom) * error, NORMAL * hypot(PLACE, WIDE * price))
-    return Ratio(value, value * exp(-reach), value * exp(reach), 1 + freedom)
+    unseen = _unseen([_passes(runs[0], moment) for runs in (ours, theirs)])
+    reach = hypot(_student(FREEDOM + freedom) * error, NORMAL * unseen)
+    return Ratio(value, value * exp(-reach), value * exp(reach))
 
 
-def _progress(commits: Sequence[Commit]) -> tuple[Floats, Floats, Floats]:
-    """Of each step the time of its commit, and the tokens and the work done by then."""
-    clock, tokens, rows, calls, _ = np.asarray(commits, float).T
-    work = np.concatenate(([0.0], _usual(np.diff(clock), rows[1:], calls[1:])))
-    return clock, np.cumsum(tokens), np.cumsum(work)
+def _passes(commits: Sequence[Commit], moment: float) -> int:
+    """Steps behind the first one, up to a moment."""
+    return sum(0 < commit.clock <= moment for commit in commits)
 
 
-def _usual(seconds: Floats, rows: Floats, calls: Floats) -> Floats:
-    """What steps of so many rows and draft passes usually take in this column, by least squares.
+def _unseen(passes: Sequence[int]) -> float:
+    """The standard error of the ratio's logarithm that no piece of one race shows, of two columns
+    that made so many passes in the same time.
+    """
+    ours, theirs = passes
+    return hypot(PLACE, WIDE * log(theirs / ours)) if ours and theirs else PLACE
+
+
+def _work(commits: Sequence[Commit]) -> tuple[Floats, Floats]:
+    """Of each step the time of its commit, and the work done by then, in seconds that steps of so
+    many rows and draft passes usually take in this column, by least squares.
 
     What a step yields is the text's doing, what its rows cost is the strategy's: neither is noise.
     """
-    causes = np.stack((np.ones_like(rows), rows, calls), axis=1)
+    clock, _, rows, calls, _ = np.asarray(commits, float).T
+    seconds, causes = np.diff(clock), np.stack((np.ones_like(rows), rows, calls), axis=1)[1:]
     factors, *_ = np.linalg.lstsq(causes, seconds, rcond=None)
-    return np.maximum(causes @ factors, seconds.mean() / 4)
+    usual = np.maximum(causes @ factors, seconds.mean() / 4)
+    return clock, np.concatenate(([0.0], np.cumsum(usual)))
 
 
 def _around(value: float, logarithms: Floats, pieces: int, beside: float = 0.0) -> Ratio:
     """`beside` is a standard error that the pieces do not show, and that is known."""
     error = float(logarithms.std()) * sqrt(pieces / (pieces - 1))
     reach = hypot(_student(pieces - 1) * error, NORMAL * beside)
-    return Ratio(value, value * exp(-reach), value * exp(reach), pieces)
+    return Ratio(value, value * exp(-reach), value * exp(reach))
 
 
 @lru_cache(maxsize=MOST_SLICES)

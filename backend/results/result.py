@@ -14,9 +14,7 @@ from itertools import accumulate
 from math import inf
 from typing import Literal
 
-import numpy as np
-
-from backend.results.intervals import UNKNOWN, Commit, Ratio, paired, rate, unpaired
+from backend.results.intervals import UNKNOWN, Commit, Ratio, at, paired, rate, unpaired
 from backend.results.scoreboard import ENDED, Score, Scoreboard, State
 from backend.results.texts import Sameness, Text, same_work, texts_of
 
@@ -97,10 +95,7 @@ class Row:
     @cached_property
     def until(self) -> Score:
         """The steps that had ended by the moment, folded."""
-        score, part = (
-            self.score,
-            Score(clock=self.score.clock, prompt_tokens=self.score.prompt_tokens),
-        )
+        score, part = self.score, Score()
         moment = self.moment + (score.ttft if self.unit == "token" else 0.0)
         for each in score.moments:
             if each.clock > moment + ROUNDING:
@@ -121,15 +116,13 @@ class Result:
     """`rows` are in the order of the columns. `final`: all columns have ended by themselves, and it
     is known who else used the machine. Only then `leaders` has columns with the baseline's text
     that are shown to be faster, the fastest first: behind it those that are not shown to be slower.
-    `texts`: whether those that must match do. `moment` is the t of the whole race, in seconds
-    behind the first token, None before there is one; `finished`: it is the photo finish. A
-    program's unit is the character.
+    `moment` is the t of the whole race, in seconds behind the first token, None before there is
+    one; `finished`: it is the photo finish. A program's unit is the character.
     """
 
     rows: tuple[Row, ...]
     leaders: tuple[int, ...]
     doubt: Doubt
-    texts: Literal["same", "changed", ""]
     moment: float | None
     finished: bool
     final: bool
@@ -138,6 +131,12 @@ class Result:
     @property
     def baseline(self) -> Row | None:
         return next((row for row in self.rows if row.baseline), None)
+
+    @property
+    def texts(self) -> Literal["same", "changed", ""]:
+        """Whether those that must match do."""
+        compared = {row.text for row in self.rows} - {"", "different"}
+        return "changed" if "changed" in compared else "same" if compared else ""
 
     def wrote_baseline_text(self, row: Row) -> bool:
         """True if the column's text is the baseline's, as far as both go."""
@@ -159,12 +158,10 @@ def result_of(board: Scoreboard) -> Result:
         _row(board, index, progress, finish, texts[index], unit, judged=judged)
         for index in range(len(board.columns))
     )
-    compared = {row.text for row in rows} - {"", "different"}
     result = Result(
         rows,
         (),
         doubt,
-        ("changed" if "changed" in compared else "same") if compared else "",
         max(ends, default=None) if finish is None else finish,
         finish is not None,
         final,
@@ -185,17 +182,14 @@ def _leaders(
     best = next((row for row in same if row.verdict == "faster"), None)
     if best is None:
         return ()
-    others = [
-        row
-        for row in same
-        if row.verdict in ("faster", "unclear") and row is not best
-        if row.speedup.high >= best.speedup.low
-    ]
-    ahead = [
-        (row, _ratio(board, progress, best.column, row.column, min(best.moment, row.moment)))
-        for row in others
-    ]
-    return (best.column, *(row.column for row, ratio in ahead if not ratio.above))
+    leaders = [best.column]
+    for row in same:
+        near = row.verdict in ("faster", "unclear") and row.speedup.high >= best.speedup.low
+        if near and row is not best:
+            moment = min(best.moment, row.moment)
+            ahead = _ratio(board, progress, best.column, row.column, moment)
+            leaders += [] if ahead.above else [row.column]
+    return tuple(leaders)
 
 
 def progress_of(score: Score, unit: Unit) -> list[Commit]:
@@ -215,7 +209,8 @@ def progress_of(score: Score, unit: Unit) -> list[Commit]:
             commits.append(Commit(moment.clock, characters, step.rows, step.calls))
             characters = 0
         elif not commits:
-            commits.append(Commit(0.0, score.ahead, step.rows, step.calls))
+            ahead = min(step.origins.count("forced"), max(moment.tokens - 1, 0))
+            commits.append(Commit(0.0, ahead, step.rows, step.calls))
         else:
             clock, passes = moment.clock - score.ttft, score.passes_of(step)
             commits.append(Commit(clock, moment.tokens, step.rows, step.calls, passes))
@@ -226,7 +221,7 @@ def _photo_finish(
     board: Scoreboard, progress: Sequence[Sequence[Commit]], texts: Sequence[Text]
 ) -> float | None:
     """When the first of the columns that write the baseline's text ended, by promise while the
-    baseline itself still writes; None: none has.
+    baseline itself still writes; None: none has. Whose whole text came at once was not timed.
     """
     if (base := board.baseline_index) is None:
         return None
@@ -234,8 +229,8 @@ def _photo_finish(
     ends = [
         progress[i][-1].clock
         for i, score in enumerate(board.scores)
-        if score.state == "done" and score.reason != "photo finish" and progress[i]
-        if not score.at_once
+        if score.state == "done" and score.reason != "photo finish"
+        if progress[i] and progress[i][-1].clock
         if texts[i].like == base and (ended or same_work(board, i, base))
     ]
     return min(ends, default=None)
@@ -260,8 +255,7 @@ def _row(
     ratio = UNKNOWN
     enough = max(amount, their_amount) >= LEAST_TOKENS
     if base is not None and index != base and score.state != "failed" and own and theirs and enough:
-        over = finish is not None or score.state in ENDED
-        ratio = _ratio(board, progress, index, base, moment, over=over)
+        ratio = _ratio(board, progress, index, base, moment)
     whole = text.sameness == "same" and text.like == base and score.clock == board.baseline.clock
     return Row(
         index,
@@ -294,19 +288,17 @@ def _ratio(
     one: int,
     other: int,
     moment: float,
-    *,
-    over: bool = True,
 ) -> Ratio:
     """How many times as fast one column is as another: by slices of the time in which they took
-    turns, or by the runs of those that cannot. `over`: see `paired`.
+    turns, or by the runs of those that cannot.
     """
-    pair = [(board.columns[i], board.scores[i], progress[i]) for i in (one, other)]
-    if any(column.strategy.alone for column, _, _ in pair):
-        ours, theirs = (_runs(score, own) for _, score, own in pair)
+    scores = board.scores
+    if any(board.columns[i].strategy.alone for i in (one, other)):
+        ours, theirs = (_runs(scores[i], progress[i]) for i in (one, other))
         ratio = unpaired(ours, theirs, moment)
     else:
-        ratio = paired(progress[one], progress[other], moment, over=over)
-    alike = board.scores[one].clock == board.scores[other].clock
+        ratio = paired(progress[one], progress[other], moment)
+    alike = scores[one].clock == scores[other].clock
     return ratio if alike else Ratio(ratio.value)  # another machine's time
 
 
@@ -317,17 +309,6 @@ def _written(score: Score, own: Sequence[Commit], moment: float) -> tuple[float,
         return amount, passes
     share = rate(_runs(score, own), moment) * moment / amount
     return share * amount, share * passes
-
-
-def at(commits: Sequence[Commit], moment: float) -> tuple[float, float]:
-    """What a column had written at a moment, and in how many passes; a step that was under way
-    counts by its share.
-    """
-    if not commits:
-        return 0.0, 0.0
-    clock, tokens, _, _, passes = np.asarray(commits, float).T
-    amount, done = (np.interp(moment, clock, np.cumsum(each)) for each in (tokens, passes))
-    return float(amount), float(done)
 
 
 def _verdict(board: Scoreboard, index: int, ratio: Ratio, *, judged: bool) -> Verdict:

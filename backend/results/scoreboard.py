@@ -1,7 +1,7 @@
 """A race as its reader sees it: a score a column, folded of its events, and how they compare."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
@@ -71,7 +71,7 @@ class Score:
     judged: Judged | None = None  # how a text was judged that its grammar let end
 
     clock: str = "own"  # whose time the seconds are of: the column's own, "server" or "network"
-    started: Started = field(default_factory=lambda: Started(0, 0, ""))  # what runs where, and how
+    started: Started = field(default_factory=lambda: Started(0, 0))  # what runs where, and how
 
     prompt_tokens: int = 0
     prefilled: int = 0  # tokens of the prompt that are computed, or need not be
@@ -89,13 +89,11 @@ class Score:
     ttft: float = 0.0
     masked: bool = False  # a grammar allowed some tokens alone
 
-    ahead: int = 0  # tokens that a grammar forced in the first step: no time of their own
     steps: int = 0
     rows: int = 0  # token rows that the target computed
     forced: int = 0  # tokens that the grammar left no choice about
     drafted: int = 0  # tokens proposed by a drafter, never those that a grammar forces
     accepted: int = 0  # of these, those that the target confirmed
-    widths: Counter[int] = field(default_factory=Counter)  # rows of a pass -> passes
 
     costs: PassCosts = UNKNOWN_COSTS
     #: What the drafter decided last.
@@ -151,10 +149,7 @@ class Score:
         self.gaps += [*step.gaps, *[inf] * (count - len(step.gaps))]
         self.length += count
         if not self.steps:
-            self.ahead = min(step.origins.count("forced"), max(count - 1, 0))
             self.ttft = self.seconds
-        elif step.rows:
-            self.widths[step.rows] += 1
         self.state, self.prefilled = "decoding", self.prompt_tokens
         self.steps += 1
         self.moments.append(Moment(self.seconds, step.spans, self.steps, step))
@@ -172,11 +167,6 @@ class Score:
         return 0 if self.clock == "network" else len(step.origins) - step.accepted
 
     @property
-    def at_once(self) -> bool:
-        """True if the whole text came in one step: nobody knows when its first token was there."""
-        return self.state in ENDED and self.steps == 1 and self.length > 1 + self.ahead
-
-    @property
     def spans(self) -> list[list[str]]:
         """All [origin, text] pairs, in order."""
         return [span for moment in self.moments for span in moment.spans]
@@ -192,8 +182,9 @@ class Score:
 
     @property
     def mean_rows(self) -> float:
-        """Rows of a decode pass on average; 0 while there are none."""
-        return sum(k * n for k, n in self.widths.items()) / max(self.widths.total(), 1)
+        """Rows of a pass behind the first one on average; 0 while there are none."""
+        rows = [moment.step.rows for moment in self.moments if moment.step and moment.number > 1]
+        return sum(rows) / max(sum(map(bool, rows)), 1)
 
     @property
     def acceptance(self) -> float:
@@ -210,9 +201,9 @@ class Score:
             step, proposed = moment.step, moment.proposed
             if step and step.drafted:  # 0: nothing was guessed, or a library does not say how much
                 chain = list(range(1, min(step.drafted, MOST_POSITIONS) + 1))
-                depths = proposed.depths if proposed else chain
-                forced = max(len(depths) - step.drafted, 0)  # a chain in front of the guesses
-                offered.update(depth - forced for depth in depths[forced:])
+                places = proposed.places if proposed else chain
+                forced = max(len(places) - step.drafted, 0)  # a chain in front of the guesses
+                offered.update(place - forced for place in places[forced:])
                 accepted.update(chain[: step.accepted])
         longest = min(max(offered, default=0), MOST_POSITIONS)
         return [(offered[i], accepted[i]) for i in range(1, longest + 1)]
@@ -221,11 +212,13 @@ class Score:
 class Scoreboard:
     """Fold a race's events in with `add`; read `scores`, aligned with `columns`."""
 
-    def __init__(self, columns: Sequence[Column]) -> None:
+    def __init__(self, columns: Sequence[Column], events: Iterable[Event] = ()) -> None:
         self.columns = tuple(columns)
         self.scores = [Score() for _ in self.columns]
         self.preparing = ""
         self.conditions: Conditions | None = None
+        for event in events:
+            self.add(event)
 
     def add(self, event: Event) -> None:
         self.preparing = event.text if isinstance(event, Preparing) else ""

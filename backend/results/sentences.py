@@ -5,20 +5,11 @@
 from math import isfinite
 
 from backend.engines.registry import engines
-from backend.results.figures import (
-    by_position,
-    counted,
-    factor,
-    likely,
-    listed,
-    rate,
-)
-from backend.results.result import BUSY, NOISY, Result, Row
+from backend.results.figures import by_position, counted, factor, likely, listed, rate
+from backend.results.intervals import LEAST, PASSES, SHORTEST
+from backend.results.result import BUSY, LEAST_TOKENS, NOISY, Result, Row
 from backend.results.scoreboard import ENDED, Score, Scoreboard
 from backend.strategies.libraries import SERVER
-
-#: Of "Why?" at most.
-MOST_REASONS = 5
 
 _MARKS = {
     "same": "same text",
@@ -27,6 +18,12 @@ _MARKS = {
     "different": "different text",
     "": "",
 }
+#: Of a race in which no ratio, or none with an interval, is known.
+_TOO_SHORT = (
+    f"It was too short to compare speeds: that takes {LEAST_TOKENS} tokens, "
+    f"{LEAST * SHORTEST:.2g} s and {LEAST * PASSES} passes of each column."
+)
+
 _JUDGED = {"invalid": "valid", "unchecked": "checked"}
 
 #: Which clock times a column that a server writes.
@@ -57,7 +54,7 @@ def _speed(board: Scoreboard, result: Result) -> str:
         return noise(board.others)
     if base is None or verdicts <= {"baseline", ""}:
         best = max(result.rows, key=lambda row: row.rate)
-        wrote = f"{best.name} wrote {_pace(best)}"
+        wrote = f"{best.name} wrote {beside(best)}"
         missing = "" if base else "; no plain column ran, so there are no speed-ups"
         if [column.name for column in board.columns] == [SERVER.name]:
             missing = "; to compare, add a second server (@http://...)"
@@ -68,14 +65,13 @@ def _speed(board: Scoreboard, result: Result) -> str:
         verb = "wins" if len(best) == 1 else "share the lead"
         return f"{names} {verb}: {listed(much)} as fast as {base.name}."
     if "short" in verdicts and not verdicts & {"faster", "slower", "unclear"}:
-        return "The race was too short to compare speeds."
-    return f"No column with the same text is measurably faster than {base.name}."
+        return _TOO_SHORT
+    return none_faster(base.name)
 
 
-def _pace(row: Row) -> str:
-    """Units a second, and beside them the baseline's by the same reading of its clock."""
-    beside = f" against {rate(row.baseline_rate)}" if row.baseline_rate and not row.baseline else ""
-    return f"{rate(row.rate)}{beside} {row.unit}s/s"
+def none_faster(baseline: str) -> str:
+    """What a race, or a benchmark, comes to in which nothing pays off."""
+    return f"No column with the same text was measurably faster than {baseline}."
 
 
 def _texts(result: Result) -> str:
@@ -123,8 +119,11 @@ def mark(board: Scoreboard, row: Row) -> str:
 
 
 def beside(row: Row) -> str:
-    """What stands beside the speed-up: how much it wrote in a second."""
-    return _pace(row) if row.rate else ""
+    """What stands beside the speed-up: units a second, and the baseline's by the same reading of
+    its clock; "" while there are none.
+    """
+    base = f" against {rate(row.baseline_rate)}" if row.baseline_rate and not row.baseline else ""
+    return f"{rate(row.rate)}{base} {row.unit}s/s" if row.rate else ""
 
 
 def comparison(board: Scoreboard, row: Row) -> str:
@@ -190,7 +189,7 @@ def _cause(board: Scoreboard, row: Row) -> str:
     if row.baseline:
         return ""
     alone = [_alone(row)] if board.columns[row.column].strategy.alone else []
-    if score.at_once:
+    if row.state in ENDED and score.steps == 1 < score.length:
         return "; ".join(["its whole text came at its end", *alone])
     if row.verdict == "same work":
         declined = [*decision.declined, *([decision.why] if decision.plain else [])]
@@ -219,15 +218,14 @@ def _alone(row: Row) -> str:
     """How a column that does not take turns was timed."""
     score, runs = row.score, counted(1 + len(row.score.repeats), "run")
     timed = f"{_CLOCKS.get(score.clock, 'timed')} in {runs} while the others waited"
-    unsure = not row.speedup.known and (score.clock in _CLOCKS or not score.repeats)
-    return f"{timed}, so its speed-up has no interval" if unsure else timed
+    return timed if row.speedup.known else f"{timed}, so its speed-up has no interval"
 
 
 def reasons(board: Scoreboard, result: Result) -> list[str]:
     """Why the columns are as fast as they are, the fastest first."""
     ordered = sorted(result.rows, key=lambda row: -row.speedup.value)
     causes = [(row.name, row.message.removesuffix(".") or why(board, row)) for row in ordered]
-    return [f"{name}: {cause}." for name, cause in causes if cause][:MOST_REASONS]
+    return [f"{name}: {cause}." for name, cause in causes if cause]
 
 
 def state(row: Row) -> str:

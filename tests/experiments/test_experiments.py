@@ -29,7 +29,7 @@ def test_intervals_are_counted_that_hold_what_repeats_show() -> None:
     result = CliRunner().invoke(app, [*command, *more])
     assert result.exit_code == 0
     assert "lookahead: " in result.stdout
-    ratios = [Ratio(1.2, low, 1.3, 5) for low in (0.9, 0.95, 0.99, 1.1)]
+    ratios = [Ratio(1.2, low, 1.3) for low in (0.9, 0.95, 0.99, 1.1)]
     assert summary([ratios], 1.0).startswith("3 of 4 intervals")
     assert summary([ratios]).startswith("4 of 4 intervals"), "their median is 1.2"
 

@@ -17,7 +17,7 @@ from backend.events import Conditions, Failed
 from backend.export.picture import WINNER, picture_of
 from backend.export.tables import csv_of, markdown
 from backend.records.file import from_bytes
-from backend.records.record import RaceRecord, board
+from backend.records.record import RaceRecord
 from backend.results.figures import FIGURES, factor
 from backend.results.result import result_of
 from backend.strategies.column import OwnModel, names_of
@@ -73,7 +73,7 @@ def words(picture: str) -> list[str]:
 
 def test_bars_are_the_numbers_beside_them_but_of_a_noisy_race() -> None:
     record = from_bytes(OPENING.read_bytes())
-    result, picture = result_of(board(record)), picture_of(record)
+    result, picture = result_of(record.board), picture_of(record)
     bars = [float(wide) for wide in re.findall(r'width="([\d.]+)" height="30.0"', picture)][1::2]
     speeds = [row.speedup.value for row in result.rows]
     assert bars == pytest.approx([bars[1] / speeds[1] * speed for speed in speeds], abs=0.2)

@@ -148,7 +148,7 @@ def test_who_waits_for_another_process_says_so_and_goes_on_where_it_is_killed(
 def test_a_cache_that_cannot_be_written_is_refused_with_the_remedy(
     monkeypatch: pytest.MonkeyPatch, own_cache: Path, error: Exception, free: int, why: str
 ) -> None:
-    """Its place is for the operator: visitors read the sentence."""
+    """Visitors read the sentence, too: it does not say where."""
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": free}))
 
     def build(_: Path) -> None:
@@ -157,4 +157,3 @@ def test_a_cache_that_cannot_be_written_is_refused_with_the_remedy(
     with pytest.raises(DerbyError, match=rf"\({why}\).*DECODE_DERBY_CACHE") as refusal:
         prepared("x", "v1", build)
     assert str(own_cache) not in str(refusal.value)
-    assert str(own_cache) in refusal.value.with_place

@@ -44,13 +44,13 @@ class Column:
     def events(self) -> Iterator[Event]:
         ended = False
         try:
-            yield Prefilled(self.index, 0, 0, 0.0)
+            yield Prefilled(self.index, 0, 0.0)
             for number, seconds in enumerate(self.durations):
                 if self.stopped():
                     yield Finished(self.index, "stopped", HELD_BACK)
                     return
                 self.clock.seconds += seconds
-                read = Prefilled(self.index, 0, 0, seconds)
+                read = Prefilled(self.index, 0, seconds)
                 yield read if number < self.reads else step(self.index, [number], seconds)
             if self.error:
                 raise self.error
@@ -151,7 +151,7 @@ def test_a_clock_that_runs_across_a_yield_is_refused() -> None:
 
     def cheating() -> Iterator[Event]:
         with clock.step():
-            yield Prefilled(0, 0, 0, 0.0)
+            yield Prefilled(0, 0, 0.0)
 
     honest = Column(1, [1.0])
     with pytest.raises(RuntimeError, match="clock ran"):

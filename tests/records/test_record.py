@@ -15,24 +15,10 @@ from loop_runs import LOCAL
 from race_records import EVERY, FAKE, KINDS, PARTS, RECORDS, race_events, race_of
 
 from backend.errors import DerbyError
-from backend.events import Conditions, CostsKnown, Event, Failed, Preparing, Started, to_json
+from backend.events import CostsKnown, Event, Failed, Preparing, to_json
 from backend.grammar.sources import GrammarSource, shipped
-from backend.records.file import (
-    MAX_BYTES,
-    as_bytes,
-    from_bytes,
-    load,
-    require_folder,
-    save,
-)
-from backend.records.record import (
-    Hardware,
-    RaceRecord,
-    board,
-    recorded,
-    this_machine,
-    versions,
-)
+from backend.records.file import MAX_BYTES, as_bytes, from_bytes, load, require_folder, save
+from backend.records.record import Hardware, RaceRecord, recorded, this_machine, versions
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import OwnModel, default_column, parse_column
 from backend.types import Request
@@ -42,9 +28,9 @@ ROOT = Path(__file__).resolve().parents[2]
 OWN = GrammarSource("lark", "%import date\nstart: date", "mine")
 
 
-def refusal(data: bytes, most: int = MAX_BYTES) -> None:
+def refusal(data: bytes) -> None:
     with pytest.raises(DerbyError) as error:
-        from_bytes(data, most)
+        from_bytes(data)
     assert re.fullmatch(r"[^\n]{1,499}\.", str(error.value))
 
 
@@ -55,26 +41,21 @@ def test_any_record_survives_its_file(record: RaceRecord) -> None:
 
 def test_a_race_of_every_strategy_survives_and_looks_as_it_was_seen() -> None:
     columns, request = [parse_column(name) for name in EVERY.split()], Request("Why is it so?", 20)
-    events, scoreboard = race_events(request, columns), Scoreboard(columns)
-    for event in events:
-        scoreboard.add(event)
-    record = recorded(request, columns, FAKE, events)
+    events = race_events(request, columns)
+    record, scoreboard = recorded(request, columns, FAKE, events), Scoreboard(columns, events)
     document = json.loads(as_bytes(record))
     for part in (document, *document["events"]):
         part["draft"] = 0.5  # as earlier programs wrote
     read = from_bytes(json.dumps(document, indent=1).encode())
     assert read == record
-    assert board(read).scores == scoreboard.scores
-    assert board(read).conditions == scoreboard.conditions
-    assert board(read).ended
-
-
-def test_the_schema_tells_every_kind_of_event_apart() -> None:
-    assert KINDS.keys() == {kind.__name__ for kind in get_args(Event)}
+    assert read.board.scores == scoreboard.scores
+    assert read.board.conditions == scoreboard.conditions
+    assert read.board.ended
 
 
 def test_everything_is_bounded() -> None:
-    """A number beyond all bounds would break whoever draws it."""
+    """Of every kind of event. A number beyond all bounds would break whoever draws it."""
+    assert KINDS.keys() == {kind.__name__ for kind in get_args(Event)}
 
     def unbounded(part: Any) -> Iterator[Any]:
         if isinstance(part, dict):
@@ -104,8 +85,6 @@ COSTS = to_json(CostsKnown(0, [1, 2], [0.1, 0.2]))
 CHANGES: dict[str, Change] = {
     "an unknown kind": lambda d: d["events"][0].update(kind="Ended"),
     "true for a whole number": lambda d: step(d).update(rows=True),
-    "a token below 0": lambda d: step(d).update(tokens=[-1]),
-    "a number beyond": lambda d: step(d).update(rows=10**30),
     "no number": lambda d: step(d)["seconds"].update(total=float("nan")),
     "a step without its time": lambda d: step(d)["seconds"].pop("total"),
     "more tokens than origins": lambda d: step(d).update(tokens=[1, 2, 3, 4, 5]),
@@ -113,9 +92,8 @@ CHANGES: dict[str, Change] = {
     "a column beyond": lambda d: d["events"][0].update(column=1),
     "too many columns": lambda d: d.update(columns=d["columns"] * 13),
     "an unknown setting": lambda d: d["columns"][0]["settings"].update(k="2"),
-    "an empty prompt": lambda d: d["request"].update(prompt=" "),
     "a temperature beyond": lambda d: d["request"]["sampling"].update(temperature=9),
-    "no moment": lambda d: d.update(made="2026-13-40T10:20:30Z"),
+    "no moment": lambda d: d.update(made="2026-11-29 10:20:30"),
     "another format": lambda d: d.update(format="snapshot"),
     "no version": lambda d: d.pop("version"),
     "another version": lambda d: d.update(version=2),
@@ -139,7 +117,7 @@ def test_anything_else_is_refused(what: str) -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        *map(json.dumps, (None, [], 7, "decode-derby-race", {"format": []}, {"a": 1})),
+        *map(json.dumps, (None, [], {"a": 1})),
         '{"a":NaN}',
         '{"a":' + "[" * 10**5 + "]" * 10**5 + "}",
         '{"a":"\\ud800"}',
@@ -147,16 +125,16 @@ def test_anything_else_is_refused(what: str) -> None:
         "",
         '{"a":[' + "{}," * 5 * 10**6 + "{}]}",  # more values than are read
     ],
-    ids=range(12),
+    ids=range(9),
 )
 def test_what_is_no_document_is_refused_at_once(data: str) -> None:
     refusal(data.encode())
 
 
-def test_more_bytes_than_asked_for_are_not_read() -> None:
+def test_more_bytes_than_any_race_has_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     data = as_bytes(race_of("kv"))
-    assert from_bytes(data, len(data)) == race_of("kv")
-    refusal(data, len(data) - 1)
+    monkeypatch.setattr("backend.records.file.MAX_BYTES", len(data) - 1)
+    refusal(data)
 
 
 def test_the_longest_race_fits() -> None:
@@ -196,29 +174,17 @@ def test_a_place_where_nothing_can_be_written_is_refused_beforehand(tmp_path: Pa
                 refused(path)
 
 
-def test_events_stand_column_by_column_each_in_its_order() -> None:
-    columns = [default_column("kv")] * 2
-    events = [Started(1, 3, "m"), Started(0, 3, "m"), Conditions(0), Failed(0, "a")]
-    record = recorded(Request("a"), columns, FAKE, [*events, Failed(1, "b")])
-    assert record.events == (events[1], events[3], events[0], Failed(1, "b"), events[2])
-
-
 def test_what_is_of_no_race_is_left_out_and_what_is_of_no_column_refused() -> None:
-    events = [Preparing("Loading..."), Failed(0, "a")]
-    record = recorded(Request("a"), [default_column("kv")], FAKE, events)
-    assert record.events == (Failed(0, "a"),)
+    events, columns = [Preparing("Loading..."), Failed(0, "a")], [default_column("kv")]
+    assert recorded(Request("a"), columns, FAKE, events).events == (Failed(0, "a"),)
     with pytest.raises(DerbyError, match="column 3 of a race of 2"):
-        recorded(Request("a"), [default_column("kv")] * 2, FAKE, [Failed(2, "a")])
+        recorded(Request("a"), columns * 2, FAKE, [Failed(2, "a")])
 
 
 def test_it_says_where_and_with_what_it_was_made() -> None:
     record = recorded(Request("a"), [default_column("kv")], FAKE, [])
-    assert record.machine == this_machine()
+    assert (record.machine, record.versions) == (this_machine(), versions())
     assert record.machine.memory > 1 << 28
-    assert record.machine.cores > 0
-    assert dict(record.versions)["decode-derby"]
-    assert {"python", "openvino", "numpy"} <= dict(record.versions).keys()
-    assert record.versions == versions()
-    assert record.made.endswith("Z")
+    assert {"decode-derby", "python", "openvino", "numpy"} <= dict(record.versions).keys()
     assert record.made in record.place
     assert "unknown" in replace(record, machine=Hardware(), versions=()).place

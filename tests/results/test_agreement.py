@@ -41,7 +41,7 @@ from backend.racing.hosts import InlineHost
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.records.record import Hardware, RaceRecord
-from backend.results.drawing import drawing
+from backend.results.drawing import Drawer
 from backend.results.figures import FIGURES, likely, listed, span
 from backend.results.result import NOISY, Result, Row, result_of
 from backend.results.scoreboard import Score, Scoreboard
@@ -203,7 +203,7 @@ def all_show_the_same(board: Scoreboard, result: Result, record: RaceRecord) -> 
     verdict, mark and message for each column; the page's bars are its numbers.
     """
     sentence, told = headline(board, result), report(board)
-    drawn, picture = drawing(board, record.request), picture_of(record)
+    drawn, picture = Drawer(board, record.request).draw(), picture_of(record)
     text = re.sub(r"\\(.)|\N{ZERO WIDTH SPACE}", r"\1", markdown(record))
     cells = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
     words = re.findall(r"<text[^>]*>(.*)</text>", picture)[3 + len(wrap(sentence, 92)[:2]) :]
@@ -230,6 +230,8 @@ def all_show_the_same(board: Scoreboard, result: Result, record: RaceRecord) -> 
         assert api["message"] == row.message
         assert lane["message"] == row.message or row.message == drawn["status"]
         assert not row.message or outcome(board, row) == row.message
+        spans = [span for *_, spans, _ in drawn_steps(drawn, row.column) for span in spans]
+        assert not board.ended or "".join(text for _, text in spans) == row.score.text
         if result.doubt == "noisy" or not value:
             number = "failed" if row.message else span(row.speedup).strip()
         assert (marked, number) in pairwise(words)
@@ -320,7 +322,7 @@ def _column(
     server, library = not column.strategy.loads, not column.strategy.ours
     tokenizer = draw(st.sampled_from(["", "another"])) if server else "another" if rare() else "one"
     spec = {} if server or rare() else asdict(column.target(ModelSpec()))
-    events: list[Event] = [Started(index, 5, "m", tokenizer, spec, lossless=not rare())]
+    events: list[Event] = [Started(index, 5, tokenizer, spec, lossless=not rare())]
     events += [Served(index, draw(st.sampled_from(["network", "server"])))] * server
     events += [Fed(index, 5, [["fixed", "given: "]], 0.01)] * program
     events += [Decided(index, {}, "no guess pays", ["a draft is slow"], plain=True)] * rare()

@@ -1,6 +1,4 @@
-"""A score's figures are what its events come to, whatever their order; columns have names of their
-own, and one of them is the baseline.
-"""
+"""A score's figures are what its events come to; one column is the baseline."""
 
 from collections import Counter
 from dataclasses import replace
@@ -21,37 +19,30 @@ def scored(*events: Event) -> Score:
     return score
 
 
-SPECULATIVE = (
-    Started(0, 100, "a model"),
-    Prefilled(0, 64, 100, 0.5),
+BEGUN = (Started(0, 100), Prefilled(0, 64, 0.5))
+STEPS = (
     step(0, [0], 0.25, rows=100),
     step(0, [1, 2, 3], 0.5, 2, drafted=4, rows=5),
     step(0, [4], 0.25, drafted=4, rows=5),
     step(0, [5], 0.25),
     step(0, [6, 7], 0.5, 1, drafted=2, rows=3),
-    Finished(0, "token limit", [["sampled", "!"]]),
+    replace(step(0, [10], 0.25, rows=2), spans=[]),
 )
+END = Finished(0, "token limit", [["sampled", "!"]])
 
 
 def test_a_speculative_column_worked_out_by_hand() -> None:
-    score = scored(*SPECULATIVE)
-    assert (score.state, score.reason, score.started.model) == ("done", "token limit", "a model")
+    fed, filled = Fed(0, 3, [["fixed", "Say: "]], 0.5), Filled(0, "a", "K", [["sampled", "k"]])
+    score = scored(*BEGUN, fed, *STEPS, filled, END)
     assert (score.prompt_tokens, score.prefilled) == (100, 100)
-    assert (score.ttft, score.seconds) == (0.75, 2.25)
-    assert (score.steps, score.rows, score.mean_rows) == (5, 114, 3.5)
+    assert (score.ttft, score.seconds) == (1.25, 3.0)
+    assert (score.steps, score.length, score.rows, score.mean_rows) == (6, 9, 116, 3.2)
     assert (score.drafted, score.accepted, score.acceptance) == (10, 3, 0.3)
     assert score.positions == [(3, 2), (3, 1), (2, 0), (2, 0)]
-    assert score.text == "abcdefgh!"
-
-
-def test_the_moments_of_a_column_replay_it() -> None:
-    """Text and tokens come back from them alone, each at its time on the clock."""
-    fed, filled = Fed(0, 3, [["fixed", "Say: "]], 0.5), Filled(0, "a", "K", [["sampled", "k"]])
-    silent = replace(step(0, [10], 0.25, rows=2), spans=[])
-    beginning, chunk, *rest = SPECULATIVE
-    score = scored(beginning, fed, chunk, *rest[:-1], silent, filled, rest[-1])
+    assert score.values == {"a": "K"}
+    assert score.text == "Say: abcdefghk!"
     assert [(m.clock, m.tokens, m.number) for m in score.moments] == [
-        (0.5, 0, 0),
+        (1.0, 0, 0),
         (1.25, 1, 1),
         (1.75, 3, 2),
         (2.0, 1, 3),
@@ -61,35 +52,6 @@ def test_the_moments_of_a_column_replay_it() -> None:
         (3.0, 0, 6),
         (3.0, 0, 6),
     ]
-    assert score.text == "Say: abcdefghk!"
-    assert score.values == {"a": "K"}
-
-
-def test_tokens_forced_in_the_first_step_are_decode_speed_and_others_are_not() -> None:
-    """A grammar's lane begins tokens ahead; tokens in a server's first chunk took their time."""
-    first, later = step(0, [1, 2, 3], 1.0), (step(0, [4], 0.5), step(0, [5, 6], 1.0))
-    score = scored(first, *later)
-    assert (score.ttft, score.ahead) == (1.0, 0)
-    ahead = scored(replace(first, origins=["sampled", "forced", "forced"]), *later)
-    assert (ahead.ttft, ahead.ahead) == (1.0, 2)
-
-
-def test_a_stateless_column_pays_for_its_prefills_in_every_token() -> None:
-    first = (Prefilled(0, 64, 70, 1.0), step(0, [1], 0.5, rows=70))
-    second = (Prefilled(0, 64, 71, 1.0), step(0, [2], 0.5, rows=71))
-    score = scored(Started(0, 70, "m"), *first, *second)
-    assert (score.ttft, score.seconds) == (1.5, 3.0)
-    assert score.prefilled == 70
-
-
-def test_what_is_not_known_is_zero() -> None:
-    for events in ((), (Started(0, 9, "m"),), SPECULATIVE[:3], (Failed(0, "x"),)):
-        score = scored(*events)
-        assert (score.acceptance, score.mean_rows) == (0, 0)
-    bare = replace(step(0, [], 0.5, rows=0), origins=["sampled"] * 2, seconds={"total": 0.5})
-    score = scored(Started(0, 9, "remote"), bare, bare, Finished(0, "end of text", []))
-    assert (score.length, score.tokens) == (4, [])
-    assert score.mean_rows == 0
 
 
 def test_tokens_that_a_grammar_forces_are_no_drafts() -> None:
@@ -101,7 +63,7 @@ def test_tokens_that_a_grammar_forces_are_no_drafts() -> None:
 
 @given(st.data())
 def test_guesses_are_counted_by_their_depth_in_any_trees(data: st.DataObject) -> None:
-    offered, right, events, accepted = Counter[int](), Counter[int](), list[Event](), 0
+    offered, right, events = Counter[int](), Counter[int](), list[Event]()
     for _ in range(data.draw(st.integers(0, 4))):
         forced, guesses = data.draw(st.integers(0, 3)), data.draw(st.integers(0, 6))
         parents = list(range(-1, forced - 1))
@@ -115,48 +77,35 @@ def test_guesses_are_counted_by_their_depth_in_any_trees(data: st.DataObject) ->
         ours = max(len(path) - forced, 0)
         offered.update(len(each) - forced for each in paths[forced:])
         right.update(range(1, ours + 1))
-        accepted += ours
         cut = data.draw(st.integers(0, 2))
         tokens = ["a"] * (len(parents) + cut)
-        chain = parents == list(range(-1, len(parents) - 1))
         by = [["", len(tokens)]] if tokens else []
         events.append(step(0, [1] * (len(path) + 1), 1.0, ours, drafted=guesses, rows=9))
-        events.append(Proposed(0, tokens, [] if chain else parents, by, path, "b", cut))
+        events.append(Proposed(0, tokens, parents, by, path, "b", cut))
     score = scored(*events)
-    assert score.positions == [
-        (offered[p], right[p]) for p in range(1, max(offered, default=0) + 1)
-    ]
-    assert sum(each for _, each in score.positions) == score.accepted == accepted
-    assert sum(each for each, _ in score.positions) == score.drafted, "they average to the whole"
-
-
-@given(st.lists(st.tuples(st.integers(1, 5), st.integers(1, 9), st.integers(0, 8)), min_size=2))
-def test_identities_hold_for_any_stream(blocks: list[tuple[int, int, int]]) -> None:
-    events = [step(0, [1] * n, float(t), min(n - 1, d), drafted=d) for n, t, d in blocks]
-    score = scored(*events)
-    assert score.seconds == score.moments[-1].clock
-    assert score.length == len(score.tokens) == sum(m.tokens for m in score.moments)
+    longest = max(offered, default=0)
+    assert score.positions == [(offered[p], right[p]) for p in range(1, longest + 1)]
+    assert (score.drafted, score.accepted) == (offered.total(), right.total())
 
 
 def test_a_record_that_tells_of_endless_guesses_takes_no_memory() -> None:
     wild = step(0, [1], 0.5, drafted=2**53 - 1, accepted=1)
-    assert scored(Started(0, 9, "m"), wild, wild).positions[:2] == [(2, 2), (2, 0)]
+    assert scored(wild, wild).positions[:2] == [(2, 2), (2, 0)]
 
 
 @pytest.mark.parametrize(
     ("event", "state"),
     [
-        (Started(0, 9, "m"), "prefill"),
-        (Prefilled(0, 4, 9, 0.1), "prefill"),
-        (step(0, [1], 0.1), "decoding"),
-        (Finished(0, "token limit", []), "done"),
+        (BEGUN[1], "prefill"),
+        (STEPS[0], "decoding"),
+        (END, "done"),
         (Finished(0, "stopped", []), "stopped"),
         (Failed(0, "It broke."), "failed"),
     ],
 )
 def test_states_follow_the_events(event: Event, state: str) -> None:
     assert Score().state == "queued"
-    board = board_of("kv", Started(0, 9, "m"), event)
+    board = board_of("kv", BEGUN[0], event)
     assert (board.scores[0].state, board.ended) == (state, state in ("done", "stopped", "failed"))
 
 

@@ -1,169 +1,110 @@
-"""Texts are the same if all of them is; they fall into classes, whatever the order of the columns;
-who promises a text is held to it.
+"""Texts are the same if all of them is; who promises a text is held to it. That classes fit the
+texts whatever the columns, test_agreement.py shows.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
-from itertools import permutations
+from types import EllipsisType
+from typing import Any
 
 import pytest
-from scoreboards import SPEC, board_of, started, step
+from scoreboards import board_of, started, step
 
-from backend.events import Event, Failed, Finished, Reason, Step
-from backend.results.scoreboard import Scoreboard
+from backend.events import Event, Finished, Reason
 from backend.results.texts import Comparison, Sameness, compare, texts_of
+from backend.strategies.column import parse_column
 from backend.types import ModelSpec
 
-INT8 = asdict(ModelSpec(precision="int8"))
 
-
-def wrote(
-    column: int,
-    tokens: Sequence[int],
-    reason: Reason | None = "token limit",
-    spec: Mapping[str, str] = SPEC,
-    tokenizer: str = "one tokenizer",
-) -> list[Event]:
-    """A column that has written these, one by one, and ended so; None: it still writes."""
-    begun = replace(started(column, **spec), tokenizer=tokenizer)
-    end = [Finished(column, reason, [])] if reason else []
-    return [begun, *(step(column, [token], 1.0, gap=0.5) for token in tokens), *end]
-
-
-def alike(board: Scoreboard) -> list[tuple[Sameness, int | None]]:
-    return [(text.sameness, text.like) for text in texts_of(board)]
+def wrote(column: int, tokens: Sequence[int], reason: Reason, **facts: Any) -> list[Event]:
+    """A column that has written these, one by one, and ended so."""
+    steps = (step(column, [token], 1.0, gap=0.5) for token in tokens)
+    return [replace(started(column), **facts), *steps, Finished(column, reason, [])]
 
 
 @pytest.mark.parametrize(
-    ("ours", "reason", "theirs", "parted", "whole"),
+    ("ours", "reason", "parted", "whole"),
     [
-        ([1, 2, 3], "end of text", [1, 2, 3], None, True),
-        ([1, 2], "end of text", [1, 2, 3], 2, True),
-        ([1, 2], "context full", [1, 2, 3], 2, True),
-        ([1, 2], "token limit", [1, 2, 3], 2, True),
-        ([1, 2, 3, 4], "end of text", [1, 2, 3], 3, True),
-        ([1, 9, 3], "end of text", [1, 2, 3], 1, True),
-        ([1, 2], "photo finish", [1, 2, 3], None, False),
-        ([1, 2], "stopped", [1, 2, 3], None, False),
-        ([1, 2], None, [1, 2, 3], None, False),
-        ([1, 9], "stopped", [1, 2, 3], 1, False),
-        ([1, 2, 3, 4], "stopped", [1, 2, 3], 3, False),
+        ([1, 2, 3], "end of text", None, True),
+        ([1, 2], "context full", 2, True),
+        ([1, 2], "token limit", 2, True),
+        ([1, 2, 3, 4], "end of text", 3, True),
+        ([1, 9, 3], "end of text", 1, True),
+        ([1, 2], "photo finish", None, False),
+        ([1, 2], "stopped", None, False),
+        ([1, 9], "stopped", 1, False),
+        ([1, 2, 3, 4], "stopped", 3, False),
     ],
 )
+@pytest.mark.parametrize("tokenizer", ["one tokenizer", ""])
 def test_a_text_that_ended_shorter_is_another_and_one_that_was_cut_is_the_same_so_far(
-    ours: list[int], reason: Reason | None, theirs: list[int], parted: int | None, *, whole: bool
+    ours: list[int], reason: Reason, parted: int | None, tokenizer: str, *, whole: bool
 ) -> None:
-    """110 tokens and a grammar's 74 were "identical (74 tokens)". It holds by tokens, by characters
-    if the ids are not known, and from both sides.
-    """
-    for tokenizer in ("one tokenizer", ""):
-        board = board_of("lookup lookup", *wrote(0, theirs, "end of text", tokenizer=tokenizer))
-        limit: Reason | None = "end of text" if reason == "token limit" else reason
-        for event in wrote(1, ours, reason if tokenizer else limit, tokenizer=tokenizer):
-            board.add(event)
-        one, other = (compare(*scores) for scores in (board.scores[::-1], board.scores))
-        assert one.whole == other.whole == whole
-        for each in (one, other):
-            assert (each.agreed if each.parted else None) == parted
-
-
-def test_a_limit_of_tokens_is_the_same_only_for_those_who_count_alike() -> None:
-    board = board_of("kv @a", *wrote(0, [1, 2, 3]), *wrote(1, [1, 2], tokenizer=""))
-    assert alike(board)[1] == ("so far", 0)
+    """By tokens, by characters if the ids are not known, and from both sides."""
+    if reason == "token limit" and not tokenizer:
+        parted, whole = None, False  # they do not count alike
+    board = board_of("lookup lookup", *wrote(0, [1, 2, 3], "end of text", tokenizer=tokenizer))
+    for event in wrote(1, ours, reason, tokenizer=tokenizer):
+        board.add(event)
+    for scores in (board.scores, board.scores[::-1]):
+        comparison = compare(*scores)
+        assert (comparison.parted, comparison.whole) == (parted is not None, whole)
+        assert parted is None or comparison.agreed == parted
+        assert comparison.unit == ("token" if tokenizer else "character")
 
 
 def test_texts_alike_to_the_letter_are_equal_whichever_tokens_spell_them() -> None:
     """One ended with the end-of-text token, the other since its grammar had ended."""
-    end = replace(step(0, [9], 1.0), spans=[])
-    events = [*wrote(0, [1, 2], None), end, Finished(0, "end of text", [])]
-    board = board_of("kv grammar", *events, *wrote(1, [1, 2], "end of text"))
-    assert alike(board)[1] == ("same", 0)
+    longer, end = wrote(0, [1, 2, 9], "end of text"), replace(step(0, [9], 1.0), spans=[])
+    longer[3] = end
+    board = board_of("kv grammar", *longer, *wrote(1, [1, 2], "end of text"))
+    assert texts_of(board)[1].sameness == "same"
 
 
-def test_each_text_is_of_a_class_and_names_the_first_column_of_it() -> None:
-    """Three columns wrote the same under a grammar: one was "different", two "the same"."""
-    names = "kv grammar:grammar=date speculative:grammar=date lookup:grammar=date lookup"
-    events = [each for i in (1, 2, 3) for each in wrote(i, [7, 8], "end of text")]
-    board = board_of(names, *wrote(0, [1, 2]), *events, *wrote(4, [1, 2]))
-    assert alike(board) == [("", 0), ("different", 1), ("same", 1), ("same", 1), ("same", 0)]
-    assert [text.other for text in texts_of(board)] == [None, 0, 1, 1, 0]
+GRAMMAR = "kv kv:grammar=date lookup:grammar=date"
+INT8 = "kv kv@int8 lookup@int8"
+DRAWN = "kv speculative:draft=fake-draft,promise=distribution"
+
+Texts = list[list[int | EllipsisType]]
 
 
-@pytest.mark.parametrize("order", list(permutations(range(4))))
-def test_classes_do_not_depend_on_the_order_of_the_columns(order: tuple[int, ...]) -> None:
-    names = ("kv", "speculative:grammar=date", "lookup:grammar=date", "lookup")
-    texts = ([1, 2], [7, 8], [7, 8], [1, 2])
-    events = [each for at, i in enumerate(order) for each in wrote(at, texts[i], "end of text")]
-    likes = [like for _, like in alike(board_of(" ".join(names[i] for i in order), *events))]
-    at = [order.index(i) for i in range(4)]
-    assert likes[at[0]] == likes[at[3]] != likes[at[1]] == likes[at[2]]
-    assert likes[at[0]] == at[0], "the baseline's class is called after it"
+@pytest.mark.parametrize(
+    ("names", "texts", "expected"),
+    [
+        ("lookup kv", [[1, 2], [1, 2]], [("same", 1), ("", 1)]),
+        ("kv lookup", [[1, 2], [1, 3]], [("", 0), ("changed", 1)]),
+        (DRAWN, [[1, 2], [1, 3]], [("", 0), ("different", 1)]),
+        # One is held to the plain column under its grammar, or on its weights.
+        (GRAMMAR, [[1, 2], [7, 8], [7, 9]], [("", 0), ("different", 1), ("changed", 2)]),
+        (GRAMMAR, [[1, 2], [], [7, 9]], [("", 0), ("", None), ("different", 2)]),
+        (INT8, [[1, 2], [1, 8], [1, 9]], [("", 0), ("different", 1), ("changed", 2)]),
+        (INT8, [[1, 2], [1, 2], [1, 9]], [("", 0), ("same", 0), ("changed", 2)]),
+        # A text that has just begun is of the class of whom it must match.
+        (GRAMMAR, [[1, 2], [1, 3], [1, ...]], [("", 0), ("different", 1), ("so far", 1)]),
+        (GRAMMAR, [[1, 2], [1, 3], [1, 2, ...]], [("", 0), ("different", 1), ("changed", 0)]),
+        # Who is ahead of its peer has not changed another one's text.
+        (GRAMMAR, [[1, 2], [1, ...], [1, 3, ...]], [("", 0), ("so far", 0), ("different", 2)]),
+    ],
+)
+def test_who_promises_a_text_is_held_to_it(
+    names: str, texts: Texts, expected: list[tuple[Sameness, int | None]]
+) -> None:
+    """`...`: it still writes."""
+    board = board_of(names)
+    for i, (name, text) in enumerate(zip(names.split(), texts, strict=True)):
+        column = parse_column(name)
+        facts = {"spec": asdict(column.target(ModelSpec())), "lossless": column.lossless(1.0)}
+        tokens = [token for token in text if isinstance(token, int)]
+        events = wrote(i, tokens, "token limit", **facts)
+        for event in events[:-1] if ... in text else events:
+            board.add(event)
+    assert [(text.sameness, text.like) for text in texts_of(board)] == expected
 
 
-def test_a_column_under_a_grammar_is_held_to_the_plain_one_under_it() -> None:
-    names = "kv speculative:grammar=date kv:grammar=date lookup"
-    board = board_of(names, *wrote(0, [1, 2]), *wrote(1, [7, 9]), *wrote(2, [7, 8]))
+def test_a_changed_text_says_where_and_by_how_much() -> None:
+    board = board_of("kv lookup", *wrote(0, [7, 8], "token limit"))
+    for event in wrote(1, [7, 9], "token limit"):
+        board.add(event)
     changed = texts_of(board)[1]
-    assert (changed.sameness, changed.other) == ("changed", 2)
-    assert changed.comparison
+    assert changed.other == 0
     assert changed.comparison == Comparison(1, "token", parted=True, whole=True, gap=0.5)
-    board.add(Failed(2, "It broke."))
-    assert alike(board) == [("", 0), ("different", 1), ("", None), ("", None)]
-
-
-def test_columns_on_other_weights_may_differ_and_are_held_to_one_another() -> None:
-    board = board_of(
-        "kv kv@int8 lookup@int8",
-        *wrote(0, [1, 2, 3, 4]),
-        *wrote(1, [1, 2, 9, 9], spec=INT8),
-        *wrote(2, [1, 2, 9, 8], spec=INT8),
-    )
-    assert alike(board) == [("", 0), ("different", 1), ("changed", 2)]
-    same = board_of("kv kv@int8", *wrote(0, [1]), *wrote(1, [1], spec=INT8))
-    assert alike(same)[1] == ("same", 0)
-
-
-def test_who_promises_a_distribution_may_write_another_text() -> None:
-    ours = wrote(1, [1, 9])
-    board = board_of("kv lookup", *wrote(0, [1, 2]), replace(started(1), lossless=False), *ours[1:])
-    assert alike(board)[1] == ("different", 1)
-
-
-@pytest.mark.parametrize("baseline", ["failed", "silent", "missing"])
-def test_one_text_is_compared_with_nothing(baseline: str) -> None:
-    events = [Failed(0, "It broke.")] if baseline == "failed" else []
-    name = "lookahead" if baseline == "missing" else "kv"
-    board = board_of(f"{name} lookup", *events, *wrote(1, [1, 9]))
-    assert alike(board) == [("", None), ("", 1)]
-
-
-def test_texts_of_other_tokenizers_are_compared_by_character() -> None:
-    for tokens, sameness in (([1, 2], "same"), ([1, 3], "changed")):
-        events = wrote(1, tokens, "end of text", tokenizer="another")
-        board = board_of("kv lookup", *wrote(0, [1, 2], "end of text"), *events)
-        text = texts_of(board)[1]
-        assert text.sameness == sameness
-        assert text.comparison
-        assert text.comparison.unit == "character"
-
-
-def test_a_text_that_has_just_begun_is_in_the_class_of_whom_it_must_match() -> None:
-    names = "kv kv:grammar=date lookup:grammar=date"
-    board = board_of(names, *wrote(0, [1, 2]), *wrote(1, [1, 3]), *wrote(2, [1], None))
-    assert alike(board)[2] == ("so far", 1)
-    board.add(Step(2, [2], ["sampled"], [1.0], [["sampled", "c"]], 1, 0, 0, {"total": 1.0}))
-    assert alike(board)[2] == ("changed", 0)
-
-
-def test_two_that_go_on_from_a_short_text_in_two_ways_are_not_the_same() -> None:
-    """Both were like a baseline that had been stopped: all texts were "identical"."""
-    shorter = wrote(0, [1], "stopped")
-    board = board_of("kv lookup speculative", *shorter, *wrote(1, [1, 2]), *wrote(2, [1, 3]))
-    assert alike(board) == [("", 0), ("so far", 0), ("changed", 2)]
-    assert texts_of(board)[2].other == 1
-
-
-def test_a_column_that_is_ahead_of_its_peer_has_not_changed_another_one_s_text() -> None:
-    events = [*wrote(0, [1, 2]), *wrote(1, [1], None), *wrote(2, [1, 3], None)]
-    board = board_of("kv kv:grammar=date lookup:grammar=date", *events)
-    assert alike(board) == [("", 0), ("so far", 0), ("different", 2)]
