@@ -34,7 +34,7 @@ PAGES = "\n".join(
 LINES = [
     (command, shlex.split(line.partition(" > ")[0], comments=True))
     for program, command in COMMANDS.items()
-    for line in re.findall(rf"^ {{4}}(?:\S*/)?{re.escape(program)} (.+)$", TEXT, re.MULTILINE)
+    for line in re.findall(rf"^ {{4}}(?:\S*/)?{re.escape(program)} (.+)$", PAGES, re.MULTILINE)
 ]
 
 

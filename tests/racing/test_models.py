@@ -19,7 +19,7 @@ from race_runs import board_after, events_of
 from safetensors.torch import save_file
 
 from backend import costs as measuring
-from backend.cli.options import torch_model_of
+from backend.cli.options import target_of
 from backend.engines.fake import FAKE, WEIGHT_BYTES, FakeEngine
 from backend.engines.registry import engine_named
 from backend.errors import DerbyError
@@ -197,9 +197,9 @@ def test_a_large_model_of_ones_own_runs_at_the_second_precision_and_says_why(
     (sentence,) = sentences
     assert f"it runs at {second}" in sentence
     assert f"or at {first} with --precision {first}" in sentence
-    named = torch_model_of(spec.name, engine, first, "CPU")
+    named = target_of(spec.name, engine, first, "CPU")
     assert named.precision == first, "who names one gets it"
-    assert torch_model_of(spec.name, engine, "", "CPU").precision == second
+    assert target_of(spec.name, engine, "", "CPU").precision == second
 
 
 def test_a_processor_without_bf16_runs_a_large_model_at_fp32(
