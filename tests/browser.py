@@ -49,8 +49,8 @@ def running(*command: str, environment: dict[str, str]) -> Iterator[str]:
             lines = []
             for line in process.stdout:
                 lines.append(line)
-                if address := re.search(r"http\S+", line):
-                    yield address[0]
+                if address := re.search(r"(?:^|Derby is at )(http\S+)", line):
+                    yield address[1]
                     break
             else:
                 pytest.fail(f"it ended before it served: {''.join(lines)}")

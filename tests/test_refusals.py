@@ -33,7 +33,7 @@ from page.bench import plan_of
 THERE = offer_of(("openvino", "torch"), limits=PUBLIC)
 
 LIMITS = (
-    "write NAME=VALUE with one of columns, tokens, prompt_characters, seconds, line, models, "
+    "write NAME=VALUE with one of columns, tokens, prompt_characters, seconds, waiting, models, "
     "benchmark_races, hub."
 )
 NO_INTEGER = "Input should be a valid integer, unable to parse string as an integer."
