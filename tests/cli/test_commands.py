@@ -179,12 +179,6 @@ def test_a_program_s_values_stand_below_its_text() -> None:
     assert json.loads(result.stdout.splitlines()[3])["colour"] in ("red", "blue")
 
 
-def test_a_question_about_a_tag_is_asked_with_a_backslash_before_it() -> None:
-    result = run("race", r"\{{gen 'x'}}", *FAKE, "-c", "kv", "--json")
-    started = next(line for line in map(json.loads, result.stdout.splitlines()) if "spec" in line)
-    assert started["prompt_tokens"] == len("User: {{gen 'x'}}\nAnswer: ")
-
-
 @pytest.mark.parametrize("form", [(), ("--as", "markdown")])
 def test_nothing_in_a_record_steers_the_terminal(tmp_path: Path, form: tuple[str, ...]) -> None:
     record, path = race_of("kv lookup"), tmp_path / "race.json"

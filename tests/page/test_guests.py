@@ -5,13 +5,15 @@ a body is bounded, each browser has a cookie, and what the page needs is there, 
 import asyncio
 from pathlib import Path
 
+import gradio as gr
 import httpx
 import pytest
 from browser import serving
+from starlette.requests import Request
 from starlette.types import Message, Scope
 
 from page import guests
-from page.guests import COOKIE, Guests
+from page.guests import COOKIE, Guests, guest_of
 
 CALL = "gradio_api/call/settings"
 
@@ -94,3 +96,14 @@ def test_the_cookie_stays_in_the_frame_of_a_space(address: str, scheme: str, fra
     assert ("SameSite=None; Secure; Partitioned" in answer.headers["set-cookie"]) == framed
     again = httpx.get(address, headers=headers, cookies={COOKIE: answer.cookies[COOKIE] or ""})
     assert "set-cookie" not in again.headers
+
+
+def test_a_browser_is_one_guest_and_so_are_the_programs_of_an_address() -> None:
+    def guest(host: str, cookie: str = "") -> str:
+        headers = [(b"cookie", f"{COOKIE}={cookie}".encode())] if cookie else []
+        scope: Scope = {"type": "http", "client": (host, 1), "headers": headers}
+        return guest_of(gr.Request(Request(scope)))
+
+    assert guest("one", "a") == guest("two", "a") != guest("one", "b")
+    assert guest("one") == guest("one") != guest("two")
+    assert guest("one") != guest("one", "a")

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 import pytest
 from chat_model import make
@@ -47,7 +46,7 @@ from backend.strategies import registry
 from backend.strategies.column import Column, default_column, parse_column
 from backend.strategies.declaration import Strategy
 from backend.strategies.registry import DEFAULT_COLUMNS
-from backend.types import Logits, ModelSpec, Outcome, Request, Sampling
+from backend.types import ModelSpec, Outcome, Request, Sampling
 
 REQUEST = Request("Who is it?", max_new_tokens=60)
 COLUMNS = tuple(map(parse_column, DEFAULT_COLUMNS))
@@ -356,22 +355,6 @@ def test_text_that_might_become_a_stop_string_is_shown(name: str) -> None:
         assert score.reason == "stopped"
         assert score.length >= tokens
         assert score.text == plain[: score.length]
-
-
-class Accents(FakeEngine):
-    """Writes a letter of two bytes again and again."""
-
-    def logits(self, prefix: Sequence[int]) -> Logits:
-        values = np.zeros(self.vocab_size, dtype=np.float32)
-        values[0xA9 if prefix[-1] == 0xC3 else 0xC3] = 9
-        return values
-
-
-@pytest.mark.parametrize(("tokens", "text"), [(4, "\u00e9\u00e9"), (5, "\u00e9\u00e9\ufffd")])
-def test_an_incomplete_character_is_shown_as_one(tokens: int, text: str) -> None:
-    models = Loaded({"fake": Accents()})
-    score = stopped_after(models, Request("Who?", 40, chat=False), "kv", tokens)
-    assert (score.length, score.text) == (tokens, text)
 
 
 def test_a_stopped_program_shows_the_value_that_it_was_in() -> None:
