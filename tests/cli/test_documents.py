@@ -23,14 +23,8 @@ COMMANDS = {
     "python app.py": typer.main.get_command(launched),
     "python -m experiments": typer.main.get_command(experiments),
 }
-PAGES = "\n".join(
-    page.read_text(encoding="utf-8").replace("\\\n        ", " ")
-    for page in (
-        ROOT / "README.md",
-        ROOT / "CONTRIBUTING.md",
-        *sorted((ROOT / "docs").glob("*.md")),
-    )
-)
+PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
+TEXT = "\n".join(page.read_text(encoding="utf-8").replace("\\\n        ", " ") for page in PAGES)
 LINES = [
     (command, shlex.split(line.partition(" > ")[0], comments=True))
     for program, command in COMMANDS.items()
