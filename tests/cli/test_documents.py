@@ -28,7 +28,7 @@ TEXT = "\n".join(page.read_text(encoding="utf-8").replace("\\\n        ", " ") f
 LINES = [
     (command, shlex.split(line.partition(" > ")[0], comments=True))
     for program, command in COMMANDS.items()
-    for line in re.findall(rf"^ {{4}}(?:\S*/)?{re.escape(program)} (.+)$", PAGES, re.MULTILINE)
+    for line in re.findall(rf"^ {{4}}(?:\S*/)?{re.escape(program)} (.+)$", TEXT, re.MULTILINE)
 ]
 
 
