@@ -77,7 +77,7 @@ class Started:
     """The column begins. `model` says what runs where, `spec` the parts of its ModelSpec ({}:
     unknown). Columns with the same `tokenizer` mean the same by a token id ("": unknown).
     `lossless` False: it promises the distribution of the plain text, and not that text. `ends`:
-    the tokens that end a text (None: unknown). `parts` and `notes`: see Tokenizer.
+    the tokens that end a text (None: unknown). `notes`: see Tokenizer.
     """
 
     column: Index
@@ -87,7 +87,6 @@ class Started:
     spec: dict[Name, Name] = field(default_factory=dict)
     lossless: bool = True
     ends: list[Token] | None = None
-    parts: bool = False
     notes: list[str] = field(default_factory=list)
     kind: Literal["Started"] = field(default="Started", kw_only=True)
 

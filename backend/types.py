@@ -112,7 +112,7 @@ class Request:
         stops = (("stop string", text) for text in self.stop)
         turns = (("chat", text) for turn in self.earlier for text in turn)
         for what, text in (("prompt", self.prompt), *stops, *turns):
-            _require_unicode(what, text)
+            require_unicode(what, text)
 
     @property
     def text(self) -> str:
@@ -142,7 +142,7 @@ def chat_messages(earlier: Turns, prompt: str) -> Messages:
 _ROLES = ("user", "assistant")
 
 
-def _require_unicode(what: str, text: str) -> None:
+def require_unicode(what: str, text: str) -> None:
     """Raise DerbyError if the text has no bytes in UTF-8."""
     try:
         text.encode()

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from backend.errors import DerbyError
 
 #: Characters of a wrong value, or of where it stands, that a sentence repeats.
-_SHOWN = 60
+_LONGEST = 60
 
 
 class Untrusted(BaseModel):
@@ -53,14 +53,14 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 def _fault(error: ValidationError, name: str) -> str:
     """The first thing that is wrong: where, what stands there, and pydantic's words on it."""
     first = error.errors(include_url=False)[0]
-    where = _shown(".".join(map(str, first["loc"]))) if first["loc"] else name
-    value = "" if first["type"] == "missing" else f" is {_shown(first['input'])}"
+    where = _excerpt(".".join(map(str, first["loc"]))) if first["loc"] else name
+    value = "" if first["type"] == "missing" else f" is {_excerpt(first['input'])}"
     return f"{where}{value}: {first['msg'].rstrip('.')}"
 
 
-def _shown(value: object) -> str:
+def _excerpt(value: object) -> str:
     """A value as a sentence repeats it: one short line."""
     if isinstance(value, list | tuple | dict | set):
         return f"a {type(value).__name__} of {len(value):,}"
     text = repr(value)
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 6]} [...]"
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 6]} [...]"

@@ -23,7 +23,7 @@ from transformers import AttentionInterface
 from transformers.cache_utils import Cache, DynamicLayer
 
 from backend.models.files import Say, model_files
-from backend.text import HfTokenizer
+from backend.tokenizer import HfTokenizer
 from backend.types import HiddenStates, Layers
 from experiments.chats import GREEDY, QUESTION, USUAL, Caps, Chat, template_of
 

@@ -305,7 +305,7 @@ def tiny_model(name: str) -> Any:
 def tiny_engine(name: str, capture: "Capture | None" = None) -> "TorchEngine":
     """That model on torch over caches that grow, or with `capture` in passes of fixed widths."""
     from backend.engines.torch.engine import TorchEngine
-    from backend.text import ByteTokenizer
+    from backend.tokenizer import ByteTokenizer
     from backend.types import ModelSpec
 
     spec, longest = ModelSpec(engine="torch"), ORIGINAL_CONTEXT if "longrope" in name else LONGEST

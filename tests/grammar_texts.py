@@ -8,7 +8,7 @@ from typing import NamedTuple
 from backend.grammar.constraint import GrammarConstraint
 from backend.grammar.sources import FOLDER, GrammarSource, between
 from backend.grammar.vocabulary import compile_matcher, vocabulary_of
-from backend.text import ByteTokenizer, Tokenizer
+from backend.tokenizer import ByteTokenizer, Tokenizer
 from backend.types import Proposal
 
 

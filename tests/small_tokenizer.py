@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from backend.text import HfTokenizer
+from backend.tokenizer import HfTokenizer
 
 #: "ab" and "abc" are merges.
 TOKENS = ("<eos>", *"abc", "ab", "abc")

@@ -41,11 +41,8 @@ class Counted(Untrusted, extra="forbid"):
     [
         ({"count": 10**400}, f"'count' is 1{'0' * 53} [...]:", "16"),
         ({"count": True}, "'count' is True:", "valid integer"),
-        ({"ratio": float("nan")}, "'ratio' is nan:", "finite"),
-        ({"flag": 1}, "'flag' is 1:", "valid boolean"),
         ({"inner": [{}, {"text": ""}]}, "'inner.1.text' is '':", "at least 1"),
         ({"inner": [{}, {}, {}]}, "'inner' is a list of 3:", "at most 2"),
-        ({"unit": "h"}, "'unit' is 'h':", "'s' or 'ms'"),
         ({"name": "bad"}, "'name' is 'bad':", "bad names are not taken"),
         ([], "The form is a list of 0:", "dictionary"),
     ],
@@ -66,7 +63,6 @@ def test_the_first_flaw_of_a_form_is_a_place_a_value_and_what_must_be(
         (b'{"count": 10}', "'count' is 10: Input should be less than or equal to 9"),
         (b'{"count": 1, "x\\ny": 2}', "'x\\ny' is 2: Extra inputs are not permitted"),
         (b'{"count": 3', "Invalid JSON: EOF"),
-        (b'{"count": "\xff"}', "Invalid JSON"),
         (b'{"parts": ' + b"[" * 3000, "Invalid JSON: recursion limit"),
     ],
 )

@@ -14,11 +14,12 @@ from backend.decoding.clock import Clock, rounded, rounded_value
 from backend.decoding.proposed import proposed
 from backend.decoding.sampling import Sampler, penalize
 from backend.decoding.seams import NOTHING, Constraint, Drafter
+from backend.decoding.text_stream import TextStream
 from backend.decoding.verification import Verdict
 from backend.engines.session import Session
 from backend.errors import DerbyError
 from backend.events import Event, Finished, Prefilled, Proposed, Reason, Step
-from backend.text import TextStream, Tokenizer
+from backend.tokenizer import Tokenizer
 from backend.types import (
     PREFILL_CHUNK,
     Logits,

@@ -149,7 +149,7 @@ class Constraint:
         """Whether `text` is a whole one and the text behind it."""
         return True
 
-    def answer(self) -> str:
+    def text(self) -> str:
         """The text so far that is restricted: without a model's thinking in front of it."""
         return ""
 

@@ -9,7 +9,7 @@ from typing import Any
 from backend.engines.session import Session
 from backend.errors import DerbyError, either
 from backend.models.prepared import Say
-from backend.text import Tokenizer
+from backend.tokenizer import Tokenizer
 from backend.types import Guesses, Layers, ModelSpec, chain_parents
 
 NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}")

@@ -15,7 +15,7 @@ import numpy as np
 from backend.engines.engine import Engine, EngineDeclaration, Say
 from backend.engines.session import Session
 from backend.errors import unknown
-from backend.text import ByteTokenizer
+from backend.tokenizer import ByteTokenizer
 from backend.types import Arrays, Guesses, HiddenStates, Layers, Logits, ModelSpec
 
 _MIX = 0x9E3779B97F4A7C15

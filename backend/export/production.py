@@ -89,7 +89,7 @@ def snippet(
             theirs, settings, notes = _in_library(board, index, target, library)
         spec = theirs.target(target)
         _require_files({spec.name, *column.drafts.values()} - {BUILT_IN}, library)
-        facts = {"ends": score.started.ends, "parts": score.started.parts}
+        facts = {"ends": score.started.ends}
         code = "\n".join(template.write(spec, request, settings | facts)) + "\n"
     except DerbyError as error:
         return Snippet(template.language, "", str(error))

@@ -147,8 +147,7 @@ def transformers_code(spec: ModelSpec, request: Request, settings: Settings) -> 
         arguments["tokenizer"] = Variable("tokenizer")
     options = {"return_tensors": "pt"}
     if request.chat:
-        parts = [{"type": "text", "text": Variable("prompt")}]
-        messages = [{"role": "user", "content": parts if settings["parts"] else Variable("prompt")}]
+        messages = [{"role": "user", "content": Variable("prompt")}]
         options |= {"add_generation_prompt": True, "return_dict": True}
         options |= template_options(request.thinking)
         yield call("inputs = tokenizer.apply_chat_template", [messages], options)

@@ -11,46 +11,28 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Any
 
 from backend.errors import DerbyError, check_range
 from backend.grammar.schema import Judgement, Verdict, judge
-from backend.grammar.sources import (
-    GrammarSource,
-    definition_of,
-    refusal,
-    special_tokens,
-    too_much,
-)
-from backend.grammar.vocabulary import byte_vocabulary, compile_matcher
-from backend.text import ByteTokenizer
+from backend.grammar.sources import GrammarSource, definition_of, refusal
+from backend.grammar.vocabulary import compile_matcher, vocabulary_of
+from backend.tokenizer import ByteTokenizer
 
 #: Seconds of processor time and bytes of memory that one grammar, or the check of a text, may take.
 DEADLINE = 5.0
 MEMORY = 1 << 30
-#: Seconds that a busy machine may add.
+#: Seconds that it may take on a busy machine.
 PATIENCE = 60.0
-#: Seconds between two looks at whether the answer is still wanted.
-LOOK = 0.05
 #: Longest text that is tried, in characters.
 MAX_TEXT = 16 * 1024
-#: Answers that are remembered.
-MAX_REPLIES = 64
-_EOS = ByteTokenizer.EOS
 _ROOT = Path(__file__).resolve().parents[2]
-
-
-class StoppedError(DerbyError):
-    """The answer was not wanted any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,94 +77,75 @@ class Fit:
         return " ".join(words)
 
 
-def check(
-    source: GrammarSource,
-    text: str = "",
-    deadline: float = DEADLINE,
-    stopped: Callable[[], bool] = lambda: False,
-) -> Fit:
+def check(source: GrammarSource, text: str = "", deadline: float = DEADLINE) -> Fit:
     """How far `text` fits a grammar. Raises DerbyError if the grammar does not compile within
-    `deadline` in seconds of processor time, StoppedError once `stopped()` is true.
+    `deadline` in seconds of processor time.
     """
     check_range("text length", len(text), 0, MAX_TEXT)
-    request = (source, text, deadline)
-    if (reply := _replies.get(request)) is None:
-        reply = _ask({"grammar": asdict(source), "text": text}, deadline, stopped)
-        if len(_replies) >= MAX_REPLIES:
-            _replies.clear()
-        _replies[request] = reply
-    if "wrong" in reply:
-        raise DerbyError(reply["wrong"])
-    return Fit(**reply)
+    return Fit(**_reply({"grammar": asdict(source), "text": text, "deadline": deadline}))
 
 
-#: Twelve columns with one endless grammar would keep the next visitor waiting for a minute.
-_replies: dict[tuple[GrammarSource, str, float], dict[str, Any]] = {}
-
-
-def judge_apart(
-    schema: str, text: str, deadline: float = DEADLINE, stopped: Callable[[], bool] = lambda: False
-) -> Judgement:
+def judge_apart(schema: str, text: str, deadline: float = DEADLINE) -> Judgement:
     """Judge `text` under a JSON Schema. Raises nothing that the two can cause."""
     try:
-        reply = _ask({"schema": schema, "text": text}, deadline, stopped)
+        return Judgement(**_reply({"schema": schema, "text": text, "deadline": deadline}))
     except DerbyError as error:
         return Judgement("unchecked", str(error).rstrip("."))
+
+
+def _reply(request: dict[str, Any]) -> dict[str, Any]:
+    """The child's reply. Raises DerbyError for what is wrong, and if nothing was found out."""
+    reply = _child_reply(json.dumps(request))
     if "wrong" in reply:
-        return Judgement("unchecked", reply["wrong"].rstrip("."))
-    return Judgement(**reply)
+        raise DerbyError(reply["wrong"])
+    return reply
 
 
-def _ask(request: dict[str, Any], deadline: float, stopped: Callable[[], bool]) -> dict[str, Any]:
-    """The child's reply. Raises DerbyError if nothing was found out, so that another time may."""
-    with TemporaryFile() as file:
-        file.write(json.dumps(request | {"deadline": deadline}).encode())
-        file.seek(0)
-        child = subprocess.Popen(
+@lru_cache(maxsize=64)
+def _child_reply(request: str) -> dict[str, Any]:
+    """Remembered, what is wrong too: columns of one race share a grammar."""
+    try:
+        child = subprocess.run(
             [sys.executable, "-m", "backend.grammar.check"],
+            check=False,
             cwd=_ROOT,
-            stdin=file,
+            input=request.encode(),
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            timeout=PATIENCE,
         )
-    latest, answer = time.monotonic() + deadline + PATIENCE, None
-    with child:
-        while answer is None:
-            try:
-                answer, _ = child.communicate(timeout=LOOK)
-            except subprocess.TimeoutExpired:
-                if stopped():
-                    child.kill()
-                    raise StoppedError("Stopped.") from None
-                if time.monotonic() > latest:
-                    child.kill()
+    except subprocess.TimeoutExpired as error:
+        raise DerbyError("The check of the grammar was not done in time: try again.") from error
     if child.returncode == 0:
-        return json.loads(answer)
+        return json.loads(child.stdout)
     if child.returncode == -getattr(signal, "SIGKILL", 9):  # no native code's own doing
         raise DerbyError("The check of the grammar was killed: try again.")
-    return {"wrong": str(too_much())}
+    return {
+        "wrong": "The grammar takes too much time or memory: simplify it, and give every rule a "
+        "way to end."
+    }
 
 
-def _answer(request: dict[str, Any]) -> dict[str, Any]:
+def _evaluate(request: dict[str, Any]) -> dict[str, Any]:
     if "schema" in request:
         return asdict(judge(request["schema"], request["text"]))
-    source = GrammarSource(**request["grammar"])
     try:
-        return asdict(_fit(source, request["text"]))
+        return asdict(_fit(GrammarSource(**request["grammar"]), request["text"]))
     except DerbyError as error:
         return {"wrong": str(error)}
 
 
 def _fit(source: GrammarSource, text: str) -> Fit:
-    special = {name: _EOS + 1 + i for i, name in enumerate(special_tokens(source))}
-    matcher = compile_matcher(definition_of(source), byte_vocabulary(special))
-    matcher.compute_bitmask()  # which fails where no text fits
+    matcher = compile_matcher(definition_of(source), vocabulary_of(ByteTokenizer(), ()))
+    allowed = int.from_bytes(matcher.compute_bitmask(), "little")  # fails where no text fits
+    matcher.try_consume_tokens([(allowed & -allowed).bit_length() - 1])
+    matcher.rollback(1)  # fails for lexemes that cannot be taken back
     accepted = 0
-    for piece in re.findall("|".join([*map(re.escape, special), "."]), text, re.DOTALL):
-        spelled = [special[piece]] if piece in special else list(piece.encode(errors="replace"))
+    for character in text:
+        spelled = list(character.encode(errors="replace"))
         if matcher.try_consume_tokens(spelled) != len(spelled):
             break
-        accepted += len(piece)
+        accepted += 1
         matcher.compute_bitmask()  # as in a race: it renews what the lexer may spend
     if error := matcher.get_error():
         raise refusal(error)
@@ -207,13 +170,13 @@ def _limit(seconds: float) -> None:
 
 
 def main() -> None:
-    """Answer the request in standard input."""
+    """Reply to the request in standard input."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     request = json.loads(sys.stdin.buffer.read())
-    answer = os.dup(1)
-    os.dup2(2, 1)  # whatever native code prints is no part of the answer
+    reply = os.dup(1)
+    os.dup2(2, 1)  # whatever native code prints is no part of the reply
     _limit(request["deadline"])
-    os.write(answer, json.dumps(_answer(request)).encode())
+    os.write(reply, json.dumps(_evaluate(request)).encode())
 
 
 if __name__ == "__main__":

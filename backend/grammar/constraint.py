@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import itertools
 import re
-import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -25,13 +23,10 @@ from backend.grammar.sources import (
     GrammarSource,
     between,
     definition_of,
-    refusal,
     shipped,
-    too_much,
 )
 from backend.grammar.vocabulary import compile_matcher, slices_of, vocabulary_of
-from backend.machine import threads
-from backend.text import Tokenizer
+from backend.tokenizer import Tokenizer
 from backend.types import Proposal
 
 if TYPE_CHECKING:
@@ -40,43 +35,8 @@ if TYPE_CHECKING:
 #: Compiled grammars that a column keeps for its later slots, of up to some 20 MB each.
 _COMPILED = 4
 
-Tokens = tuple[int, ...]
-
 #: llguidance works without the interpreter lock. One thread: one column runs at a time.
 _MASKS = ThreadPoolExecutor(1, thread_name_prefix="masks")
-_deadline = 0.0
-
-
-def end_process_after(seconds: float) -> None:
-    """Let each native call that takes longer end this process by SIGPROF; 0: none does. It is
-    processor time of each thread that a pass beside the call may use: clock time would blame a
-    grammar for a machine that is halted.
-
-    For workers, which are replaced: no native call can be interrupted otherwise, and one is known
-    (`/a+/ /a+/`) that never returns. Only where there are POSIX timers.
-    """
-    global _deadline  # noqa: PLW0603 (a process has one such timer)
-    _deadline = seconds if hasattr(signal, "setitimer") else 0.0
-
-
-@contextmanager
-def bounded() -> Iterator[None]:
-    """Bound the time of the native calls inside, and turn a native panic into a DerbyError. Inside
-    another one it leaves that one's timer alone.
-    """
-    arm = _deadline > 0 and not signal.getitimer(signal.ITIMER_PROF)[0]
-    if arm:
-        signal.setitimer(signal.ITIMER_PROF, _deadline * threads())
-    try:
-        yield
-    except BaseException as error:
-        # A panic is no Exception, and its class cannot be imported.
-        if type(error).__name__ != "PanicException":
-            raise
-        raise too_much() from error
-    finally:
-        if arm:
-            signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 class GrammarConstraint(Constraint):
@@ -98,15 +58,11 @@ class GrammarConstraint(Constraint):
         think first, up to `closing`; the text ends where `behind` follows. A grammar that no token
         fits fails here, by its first mask.
         """
-        self._closing = closing
-        self._answer_at = None if closing else 0  # tokens in front of the answer, if it has begun
+        self._closing, self._behind = closing, behind
         self._size = tokenizer.vocab_size
-        self._eos = frozenset(token for token in tokenizer.eos_ids if token < self._size)
-        self._decode, self._vocabulary = tokens.decode_str, tokens
-        self._behind = behind
+        self._eos = frozenset(tokens.eos_tokens)
+        self._vocabulary, self._matcher = tokens, matcher
         self._committed: list[int] = []
-        self._ended = False
-        self._matcher = matcher
         self.masks_along(NOTHING)
 
     def forced(self, budget: int) -> Sequence[int]:
@@ -115,50 +71,42 @@ class GrammarConstraint(Constraint):
         accepted. It is verified like any other, so the text is always that of the plain loop under
         the same grammar.
         """
-        with bounded():
-            if budget <= 0 or self.finished():
-                return ()
-            tokens = self._matcher.compute_ff_tokens()[:budget]
-            text = self._matcher.compute_ff_bytes() if self._behind else b""
-            self._check()
+        if budget <= 0 or self.finished():
+            return ()
+        tokens = self._matcher.compute_ff_tokens()[:budget]
+        text = self._matcher.compute_ff_bytes() if self._behind else b""
+        self._check()
         if self._behind and text.endswith(behind := self._behind.encode()):  # that is given text
             lengths = itertools.accumulate(len(self._vocabulary.decode_bytes([i])) for i in tokens)
             needed = len(text) - len(behind)
             tokens = tokens[: 1 + sum(length < needed for length in lengths)]
-        return list(itertools.takewhile(self._plain, tokens))
+        return list(itertools.takewhile(lambda token: token < self._size, tokens))
 
     def cut(self, proposal: Proposal) -> Proposal:
         """See Constraint. The same object when nothing is ruled out; kept rows stay in order."""
-        allowed, at = list[bool](), Tokens()
-        with bounded():
-            for path in proposal.paths:
-                ends = path[-1] in self._eos
-                goal = path[:-1] if ends else path
-                at = self._move(at, goal)
-                legal = at == goal and not (ends and not self._matcher.is_accepting())
-                allowed.append(legal and not self._ended)
-            self._move(at, ())
-        return without(proposal, allowed)
+        valid = self._matcher.validate_tokens
+        return without(proposal, [valid(list(path)) == len(path) for path in proposal.paths])
 
     def masks_along(self, proposal: Proposal) -> Masks:
         """See Constraint. Call it on a proposal that `cut` returned, else it raises ValueError.
         After the end of the text only another end is allowed, so that every row can be sampled.
         """
         masks = np.zeros((1 + proposal.drafted, self._size), dtype=np.bool_)
-        eos, at = list(self._eos), Tokens()
-        with bounded():
-            for row, path in enumerate(((), *proposal.paths)):
-                if self._ended or not self._eos.isdisjoint(path):
-                    masks[row, eos] = True
-                elif (at := self._move(at, path)) == path:
-                    bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
-                    self._check()
-                    masks[row] = np.unpackbits(bits, count=self._size, bitorder="little")
-                    if not masks[row].any():
-                        raise self._dead_end()
-                else:
-                    raise ValueError(f"row {row}: cut first")
-            self._move(at, ())
+        matcher, at = self._matcher, tuple[int, ...]()
+        for row, path in enumerate(((), *proposal.paths)):
+            common = len(at)
+            while path[:common] != at[:common]:
+                common -= 1
+            matcher.rollback(len(at) - common)
+            at = path[: common + matcher.try_consume_tokens(list(path[common:]))]
+            if at != path and not matcher.is_stopped():
+                raise ValueError(f"row {row}: cut first")
+            bits = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
+            self._check()
+            masks[row] = np.unpackbits(bits, count=self._size, bitorder="little")
+            if not masks[row].any():
+                raise self._dead_end()
+        matcher.rollback(len(at))
         return masks
 
     def start_masks(self, proposal: Proposal) -> Callable[[], Masks]:
@@ -170,71 +118,47 @@ class GrammarConstraint(Constraint):
 
         Raises ValueError for a token that the masks did not allow.
         """
-        with bounded():
-            for token in tokens:
-                if self._ended:
-                    return
-                if token in self._eos:
-                    self._ended = True
-                elif self._plain(token) and self._matcher.try_consume_tokens([token]) == 1:
-                    self._committed.append(token)
-                    if self._answer_at is None:
-                        end = self._committed[-len(self._closing) :]
-                        if self._closing in self._decode(end):
-                            self._answer_at = len(self._committed)
-                else:
-                    self._check()
-                    raise ValueError(f"committed token {token}")
+        for token in tokens:
+            if self._matcher.is_stopped():
+                return
+            if self._matcher.try_consume_tokens([token]) != 1:
+                self._check()
+                raise ValueError(f"committed token {token}")
+            if token not in self._eos:
+                self._committed.append(token)
 
     def finished(self) -> bool:
         """See Constraint. Also when nothing but the rest of the text behind may follow."""
-        if self._ended or self._matcher.is_stopped():
+        if self._matcher.is_stopped():
             return True
         if not self._behind or self._matcher.is_accepting():
             return bool(self._behind)
-        with bounded():
-            rest = self._matcher.compute_ff_bytes().decode(errors="replace")
-        written = self._decode(self._committed)
-        return bool(rest) and self._behind.endswith(rest) and self.completes(written + rest)
+        rest = self._matcher.compute_ff_bytes().decode(errors="replace")
+        return bool(rest) and self._behind.endswith(rest) and self.completes(self._written + rest)
 
     def completes(self, text: str) -> bool:
         """See Constraint."""
         tokens = self._vocabulary.greedy_tokenize(text)
-        with bounded():
-            matcher = self._matcher.deep_copy()
-            matcher.reset()
-            return matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
+        matcher = self._matcher.deep_copy()
+        matcher.reset()
+        return matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
 
-    def answer(self) -> str:
+    def text(self) -> str:
         """See Constraint."""
-        return "" if self._answer_at is None else self._decode(self._committed[self._answer_at :])
+        return self._written.partition(self._closing)[2] if self._closing else self._written
 
     def expected(self) -> str:
         """See Constraint. The forced text, if there is one."""
-        if self._answer_at is None:
+        if self._closing not in self._written:
             return repr(self._closing)
-        with bounded():
-            if self.finished() or self._matcher.is_accepting():
-                return ""
-            forced = self._matcher.compute_ff_bytes()
+        if self.finished() or self._matcher.is_accepting():
+            return ""
+        forced = self._matcher.compute_ff_bytes()
         return repr(forced.decode(errors="replace")) if forced else "more text"
 
-    def _move(self, at: Tokens, path: Tokens) -> Tokens:
-        """Move the matcher from behind one drafted path along another one, as far as the grammar
-        allows. Returns where it is then.
-        """
-        common = len(at)
-        while path[:common] != at[:common]:
-            common -= 1
-        self._matcher.rollback(len(at) - common)
-        new = list(itertools.takewhile(self._plain, path[common:]))
-        consumed = self._matcher.try_consume_tokens(new)
-        self._check()
-        return path[: common + consumed]
-
-    def _plain(self, token: int) -> bool:
-        """Whether the matcher may be given a token: no end of the text, which it takes as text."""
-        return 0 <= token < self._size and token not in self._eos
+    @property
+    def _written(self) -> str:
+        return self._vocabulary.decode_str(self._committed)
 
     def _check(self) -> None:
         """Raise DerbyError if the matcher has failed, which it never says by itself."""
@@ -242,10 +166,9 @@ class GrammarConstraint(Constraint):
             raise self._dead_end()
 
     def _dead_end(self) -> DerbyError:
-        text = self._decode(self._committed)[-60:]
         return DerbyError(
-            f"The grammar cannot go on after {text!r}: give every rule a way to end, and simplify "
-            "the pattern that may stand there."
+            f"The grammar cannot go on after {self._written[-60:]!r}: give every rule a way to "
+            "end, and simplify the pattern that may stand there."
         )
 
 
@@ -291,14 +214,14 @@ class GrammarCompiler:
         # They stay at the start of a text: copies share what their lexer learns.
         self._matcher = lru_cache(maxsize=_COMPILED)(compile_matcher)
 
-    def prepare(self, *sources: GrammarSource, stopped: Callable[[], bool] = lambda: False) -> None:
+    def prepare(self, *sources: GrammarSource) -> None:
         """Check grammars that do not ship, and build the model's vocabulary: safety and loading,
-        so on nobody's clock. Raises DerbyError and StoppedError as `check` does.
+        so on nobody's clock. Raises DerbyError as `check` does.
         """
         for source in sources:
             vocabulary_of(self._tokenizer, slices_of(source))
             if source not in shipped().values():
-                check(source, stopped=stopped)
+                check(source)
             definition_of(source)  # remembered
 
     def compile(
@@ -309,8 +232,5 @@ class GrammarCompiler:
         """
         tokens = vocabulary_of(self._tokenizer, slices_of(source))
         definition = between(source, lead, behind, closing)
-        with bounded():
-            matcher = self._matcher(definition, tokens).deep_copy()
-        if error := matcher.get_error():  # a special token that this model lacks
-            raise refusal(error)
+        matcher = self._matcher(definition, tokens).deep_copy()
         return GrammarConstraint(matcher, tokens, self._tokenizer, closing, behind)

@@ -9,8 +9,8 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from backend.errors import DerbyError, check_range, invalid_character, unknown
-from backend.grammar.schema import read
+from backend.errors import DerbyError, check_range, unknown
+from backend.types import require_unicode
 
 Kind = Literal["lark", "json_schema", "regex", "gbnf"]
 
@@ -25,15 +25,11 @@ _SUFFIXES: dict[str, Kind] = {
     ".gbnf": "gbnf",
 }
 
-#: What turns the order of shown text around, so that a grammar reads as what it is not; and NUL.
-_UNSEEN = re.compile("[\0\u202a-\u202e\u2066-\u2069]")
-
 
 @dataclass(frozen=True, slots=True)
 class GrammarSource:
-    """A grammar as it was written; a Lark one starts at the rule `start`. A byte order mark before
-    the text does not count. Raises DerbyError if it is empty, too long, of an unknown kind, or
-    contains characters that hide or reorder text.
+    """A grammar as it was written; a Lark one starts at the rule `start`. Raises DerbyError if it
+    is empty, too long or of an unknown kind.
     """
 
     kind: Kind
@@ -41,22 +37,17 @@ class GrammarSource:
     name: str
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "text", self.text.removeprefix("\ufeff"))
         if self.kind not in get_args(Kind):
             raise unknown("kind of grammar", self.kind, get_args(Kind))
         if not self.text.strip():
             raise DerbyError("The grammar is empty: write one or choose a ready-made one.")
-        if unseen := _UNSEEN.search(self.text):
-            raise invalid_character("grammar", self.text, unseen.start())
+        require_unicode("grammar", self.text)
         check_range("grammar size", self.bytes, 1, MAX_BYTES)
 
     @property
     def bytes(self) -> int:
-        """Its length in UTF-8. Raises DerbyError for half a surrogate pair."""
-        try:
-            return len(self.text.encode())
-        except UnicodeEncodeError as error:
-            raise invalid_character("grammar", self.text, error.start) from error
+        """Its length in UTF-8."""
+        return len(self.text.encode())
 
 
 @cache
@@ -75,30 +66,28 @@ def grammar_from_file(path: Path) -> GrammarSource:
     for suffix, kind in _SUFFIXES.items():
         if path.name.endswith(suffix):
             try:
-                text = path.read_text(encoding="utf-8")
+                text = path.read_text(encoding="utf-8-sig")
             except (OSError, UnicodeDecodeError) as error:
                 raise DerbyError(f"Cannot read the grammar {path}: {error}.") from error
             return GrammarSource(kind, text, path.name.removesuffix(suffix))
     raise unknown("kind of grammar", path.name, _SUFFIXES)
 
 
-#: What matters here of a Lark text. Only attributes stand before "=": with two of these llguidance
-#: cannot roll back, and nobody reads the third.
-_LEXEME = re.compile(
-    r"""(?:\#|//).* | "(?:\\.|[^"\\\n])*" | /(?:\\.|[^/\\])+/
-    | \b(?P<attribute>max_tokens|stop|temperature)\s*=
-    | (?P<special><[^<>\s]+>)""",
-    re.VERBOSE,
-)
 #: "%import sql" alone on its line: the rule `sql` is the shipped grammar of that name.
 _IMPORT = re.compile(r"(?m)^%import[ \t]+([a-z_]+)[ \t]*\r?$")
-#: A token by its number, forced and rolled back, is confused with its text by llguidance.
-_UNFORCED = '\n%llguidance {"no_forcing": true}'
+#: At most one space, or a line break and an indent, wherever JSON allows white space: a small model
+#: that may write one more space for ever will. A schema's own `x-guidance` layout wins.
+_LAYOUT: Any = {"whitespace_pattern": r" |\r?\n( {0,32}|\t{0,16})"}
+#: What llguidance does not know, or not for sure, is left to the judge.
+_JUDGED: Any = {"lenient": True, "coerce_one_of": True}
+#: Without \u, which JSON needs for a few control characters alone: a declared name could be
+#: spelled with it, as one that is not declared.
+_ESCAPES: Any = {"json_allowed_escapes": 'nrbtf\\"'}
 #: A name that no grammar of one part has.
 _BODY = "body"
 
-#: Where its words repeat the grammar's lines, and how many characters a sentence repeats.
-_EXCERPT = re.compile(r"\n\s*\d+ \|")
+#: Where its words end or repeat the grammar's lines, and how many characters a sentence repeats.
+_EXCERPT = re.compile(r"\n(\s*\d+ \||<non-verbose/>)")
 _LONGEST = 120
 
 
@@ -151,33 +140,13 @@ def between(source: GrammarSource, lead: str, behind: str, closing: str = "") ->
 
 def composed(text: str) -> str:
     """A Lark text with the shipped grammars that it imports as rules behind its last line, so that
-    its own lines keep their numbers. Raises DerbyError for an import of another, and attributes
-    that cannot be followed.
+    its own lines keep their numbers. Raises DerbyError for an import of another.
     """
-    numbered = False
-    for lexeme in _LEXEME.finditer(text):
-        if name := lexeme["attribute"]:
-            raise DerbyError(
-                f"The rule attribute {name} cannot be followed here: leave it out, and limit a "
-                "text by a regular expression such as /[a-z]{1,20}/."
-            )
-        numbered |= (lexeme["special"] or "").startswith("<[")
     names = dict.fromkeys(_IMPORT.findall(text))
     for name in names:
         if name not in shipped():
             raise unknown("grammar", name, shipped())
-    rules = [f"\n{name}: {_body(shipped()[name])}" for name in names]
-    if numbered:
-        rules.append(_UNFORCED)
-    return _IMPORT.sub("", text) + "".join(rules)
-
-
-def special_tokens(source: GrammarSource) -> list[str]:
-    """The tokens of a model's that a Lark grammar names, such as <|im_start|> and <[9690]>."""
-    if source.kind != "lark":
-        return []
-    names = (lexeme["special"] for lexeme in _LEXEME.finditer(source.text))
-    return list(dict.fromkeys(name for name in names if name))
+    return _IMPORT.sub("", text) + "".join(f"\n{name}: {_body(shipped()[name])}" for name in names)
 
 
 def _body(source: GrammarSource) -> str:
@@ -192,30 +161,22 @@ def _body(source: GrammarSource) -> str:
 
 
 def regex_literal(pattern: str) -> str:
-    """Write a regular expression as Lark does, between slashes.
-
-    Raises DerbyError for one that ends in half an escape.
-    """
+    """A regular expression as Lark writes it, between slashes."""
     from llguidance import regex_to_lark
 
-    if (len(pattern) - len(pattern.rstrip("\\"))) % 2:
-        raise invalid_character("regular expression", pattern, len(pattern) - 1)
     return f"/{regex_to_lark(pattern)}/"
 
 
 def _schema(source: GrammarSource) -> Any:
-    """A JSON Schema for llguidance."""
+    """A JSON Schema for llguidance, with its layout."""
+    from llguidance import LLMatcher
+
+    layout = {} if "whitespace_flexible" in source.text else _LAYOUT
     try:
-        return read(source.text)
+        grammar = LLMatcher.grammar_from_json_schema(source.text, _JUDGED | layout, _ESCAPES)
     except ValueError as error:
         raise refusal(str(error)) from error
-
-
-def too_much() -> DerbyError:
-    """The error for a grammar that meets a limit of time or memory, or makes the engine crash."""
-    return DerbyError(
-        "The grammar takes too much time or memory: simplify it, and give every rule a way to end."
-    )
+    return json.loads(grammar)["grammars"][0]["json_schema"]
 
 
 def refusal(printed: str) -> DerbyError:

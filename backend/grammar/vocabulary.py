@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 
 from backend.errors import DerbyError
 from backend.grammar.sources import GrammarSource
-from backend.text import ByteTokenizer, HfTokenizer, Tokenizer
+from backend.tokenizer import ByteTokenizer, HfTokenizer, Tokenizer
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -51,8 +51,6 @@ CODE_SLICES: tuple[str, ...] = (
 _CODE = re.compile(r"(?m)^// slices: code$")
 #: What ends a model's thinking; special in some vocabularies.
 _CLOSING = re.compile(r"[<\[]/[a-z]*:?think(?:ing)?[>\]]", re.IGNORECASE)
-#: More tokens than a model's vocabulary has.
-_WIDEST = 300_000
 
 
 def slices_of(source: GrammarSource) -> tuple[str, ...]:
@@ -80,7 +78,7 @@ def _build(tokenizer: Tokenizer) -> LLTokenizer:
     if not eos:
         raise _unfit("no end")
     if isinstance(tokenizer, ByteTokenizer):
-        own = TokenizerWrapper(_Bytes(tokenizer.vocab_size, {}))
+        own = TokenizerWrapper(_Bytes(tokenizer.vocab_size))
         return LLTokenizer(own, eos_token=eos, slices=[])
     if not isinstance(tokenizer, HfTokenizer):
         raise _unfit(type(tokenizer).__name__)
@@ -126,24 +124,14 @@ class _Added:
         return self._tokenize(text)
 
 
-def byte_vocabulary(special: Mapping[str, int]) -> LLTokenizer:
-    """Bytes, special tokens by their names, and as many others as any model's vocabulary has."""
-    from llguidance import LLTokenizer, TokenizerWrapper
-
-    own = _Bytes(_WIDEST if special else ByteTokenizer.EOS + 1, special)
-    return LLTokenizer(TokenizerWrapper(own), eos_token=ByteTokenizer.EOS, slices=[])
-
-
 class _Bytes:
     """The vocabulary of ByteTokenizer, in the form that llguidance's TokenizerWrapper reads."""
 
     bos_token_id, eos_token_id = None, ByteTokenizer.EOS
 
-    def __init__(self, size: int, special: Mapping[str, int]) -> None:
+    def __init__(self, size: int) -> None:
         self.special_token_ids = range(ByteTokenizer.EOS, size)
         self.tokens = [bytes([i]) if i < ByteTokenizer.EOS else b"<%d>" % i for i in range(size)]
-        for name, token in special.items():
-            self.tokens[token] = name.encode()
 
     def __call__(self, text: bytes) -> list[int]:
         return list(text)
@@ -151,7 +139,7 @@ class _Bytes:
 
 def compile_matcher(definition: str, tokens: LLTokenizer) -> LLMatcher:
     """Make a matcher at the start of a text, with llguidance's own limits or wider ones. Ask it
-    whether it has failed: it never raises. Native code runs: see `constraint.bounded`.
+    whether it has failed: it never raises.
     """
     from llguidance import LLMatcher, LLParserLimits
 

@@ -9,9 +9,10 @@ from queue import Empty, SimpleQueue
 from time import perf_counter
 
 from backend.decoding.clock import Clock, rounded
+from backend.decoding.text_stream import TextStream
 from backend.events import Event, Finished, Reason, Served, Started, Step
 from backend.libraries.library import Chunk, Emit, LibraryModel, Serving, Settings, StoppedError
-from backend.text import TextStream, positions_for, prompt_tokens
+from backend.tokenizer import positions_for, prompt_tokens
 from backend.types import Origin, Request
 
 #: Seconds after which a wait for a chunk lets the race look whether it was stopped.

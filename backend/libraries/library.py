@@ -9,7 +9,7 @@ from backend.decoding.sampling import COLDEST
 from backend.engines.engine import EngineDeclaration
 from backend.errors import DerbyError
 from backend.events import Reason
-from backend.text import Tokenizer
+from backend.tokenizer import Tokenizer
 from backend.types import ModelSpec, Request
 
 #: A setting that names no draft, or no way to draft.

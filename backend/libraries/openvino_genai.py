@@ -35,7 +35,7 @@ from backend.models.files import (
     weights_in,
 )
 from backend.models.prepared import is_prepared, prepared, versions
-from backend.text import HfTokenizer, prompt_tokens, require_same_vocabulary
+from backend.tokenizer import HfTokenizer, prompt_tokens, require_same_vocabulary
 from backend.types import ModelSpec, Request
 
 #: As the openvino engine's: rounded as those are, or the codes that were published.

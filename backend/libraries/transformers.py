@@ -31,7 +31,7 @@ from backend.models.files import (
     model_folder,
     require_all_weights,
 )
-from backend.text import HfTokenizer, prompt_tokens, require_same_vocabulary
+from backend.tokenizer import HfTokenizer, prompt_tokens, require_same_vocabulary
 from backend.types import ModelSpec, Request, Sampling
 
 #: No code but transformers' own, nor options for it.

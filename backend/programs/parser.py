@@ -6,11 +6,6 @@ from dataclasses import dataclass
 from backend.errors import DerbyError, beyond, either
 from backend.types import PROGRAM_TAG
 
-MAX_NODES = 1_000
-MAX_TEXT = 65_536
-MAX_CHOICES = 64
-MAX_REGEX = 1_000
-
 OPTIONS = ("max_tokens", "stop", "temperature", "regex")
 TAGS = ("gen", "select", "assistant")
 
@@ -99,12 +94,10 @@ class _Parser:
         self.user: str | None = None
 
     def parse(self) -> Program:
-        self._range("length of the program", len(self.text), 0, MAX_TEXT)
         while opening := _OPEN.search(self.text, self.at):
             self._add_text(opening.start())
             self.tag, self.at = opening.span()
             self._read_tag()
-            self._range("pieces", len(self.nodes), self.tag, MAX_NODES)
         self._add_text(len(self.text))
         self._check(self.slots, 0, f"no slot: add a {{{{gen}}}}; {_PLAIN}")
         return Program(tuple(self.nodes), self.user or "")
@@ -154,16 +147,16 @@ class _Parser:
                 case "temperature":
                     temperature = self._number(key, _DECIMAL, 0, 5)
                 case "stop":
-                    stop.append(self._filled(key, MAX_TEXT))
+                    stop.append(self._filled(key))
                 case _:
-                    regex = self._filled(key, MAX_REGEX)
+                    regex = self._filled(key)
         return Gen(name, max_tokens, tuple(stop), temperature, regex)
 
     def _select(self) -> Select:
         name = self._name()
         at, text = self._string()
         options = text.split("|")
-        self._range("options", len(options), at, MAX_CHOICES, 2)
+        self._check(len(options) > 1, at, "select needs two options or more, | between them")
         for i, option in enumerate(options):
             self._check(option, at, f"{option!r} is empty")
             self._check(option not in options[:i], at, f"{option!r:.60} is given twice")
@@ -184,9 +177,9 @@ class _Parser:
         self._check(_WORD.fullmatch(name) and name not in TAGS, at, problem)
         return name
 
-    def _filled(self, key: str, limit: int) -> str:
+    def _filled(self, key: str) -> str:
         at, text = self._string()
-        self._range(f"characters of {key}", len(text), at, limit, 1)
+        self._check(text, at, f"{key} is empty")
         return text
 
     def _number(self, key: str, form: re.Pattern[str], low: int, high: int) -> float:
@@ -198,9 +191,6 @@ class _Parser:
         problem = beyond(name, f"{bare[0]:.60}", low, high)
         self._check(low <= value <= high, bare.start(), problem)
         return value
-
-    def _range(self, what: str, value: int, at: int, high: int, low: int = 0) -> None:
-        self._check(low <= value <= high, at, beyond(what, value, low, high))
 
     def _string(self) -> tuple[int, str]:
         match = self._match(_STRING)

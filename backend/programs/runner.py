@@ -17,11 +17,12 @@ from backend.decoding.clock import rounded
 from backend.decoding.loop import Generation, Parts, TokenSequence
 from backend.decoding.sampling import Sampler
 from backend.decoding.seams import NOTHING, UNMASKED, Constraint, Masks
+from backend.decoding.text_stream import TextStream
 from backend.errors import DerbyError
 from backend.events import Event, Fed, Filled, Finished, Reason
 from backend.grammar.sources import GrammarSource
 from backend.programs.parser import Gen, Node, Program, Select, Slot, Text, Value
-from backend.text import TextStream, Tokenizer
+from backend.tokenizer import Tokenizer
 from backend.types import Proposal, Request, Sampling
 
 #: Makes the constraint of a slot whose text begins with the first given one, then is one of the

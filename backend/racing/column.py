@@ -22,7 +22,7 @@ from backend.events import (
     Prepared,
     Started,
 )
-from backend.grammar.check import StoppedError, judge_apart
+from backend.grammar.check import judge_apart
 from backend.grammar.constraint import GrammarCompiler, closing_tag
 from backend.libraries.lane import library_events
 from backend.libraries.library import Library
@@ -32,7 +32,7 @@ from backend.racing.caches import require_cache, restore, save_cache
 from backend.racing.models import LoadedModels, Say
 from backend.strategies.column import Column
 from backend.strategies.declaration import DrafterInputs
-from backend.text import positions_for, prompt_tokens, require_same_vocabulary
+from backend.tokenizer import positions_for, prompt_tokens, require_same_vocabulary
 from backend.types import Layers, ModelSpec, Request
 
 
@@ -69,8 +69,6 @@ class ColumnRun:
 
     def _own_events(self) -> Generator[Event]:
         column, request, clock, index = self.column, self.request, self.clock, self.index
-        if request.chat and not is_program(request.prompt):
-            self.models.require_template(self.spec, self.say)
         self._target = target = self.models.get(self.spec, self.say)
         clock.synchronize = target.synchronize
         if self.save_cache is not None:
@@ -93,12 +91,7 @@ class ColumnRun:
             **target.tokenizer.facts,
         )
         grammars = GrammarCompiler(target.tokenizer)
-        try:
-            constraint = self._constraint(grammars)
-        except StoppedError:
-            yield Finished(index, "stopped", [])
-            return
-
+        constraint = self._constraint(grammars)
         with self._opened:
             parts = self._parts(constraint)
             reused = parts.session.length
@@ -114,15 +107,15 @@ class ColumnRun:
 
     def _constraint(self, grammars: GrammarCompiler) -> Constraint:
         """The column's grammar, behind the model's thinking if the prompt opens that. What is
-        checked and made once a model is no cost of this column's. Raises StoppedError.
+        checked and made once a model is no cost of this column's.
         """
         tokenizer, grammar, clock = self._target.tokenizer, self.column.grammar, self.clock
         if self._program is not None:
-            grammars.prepare(*slot_grammars(self._program), stopped=self.stopped)
+            grammars.prepare(*slot_grammars(self._program))
             tokenizer.extending(0)
         if grammar is None:
             return Constraint()
-        grammars.prepare(grammar, stopped=self.stopped)
+        grammars.prepare(grammar)
         with clock.step(), clock.phase("mask"):
             return grammars.compile(grammar, closing=closing_tag(self._prompt, tokenizer.piece))
 
@@ -208,7 +201,7 @@ class ColumnRun:
                 save_cache(self.save_cache, self._target, parts.session)
             drafter.conclude()
             if event.reason == "end of text":
-                news += self._judged(parts.constraint.answer())
+                news += self._judged(parts.constraint.text())
             costs = self.models.costs(self._target).now
             if costs.known:
                 seconds = list(map(rounded_value, costs.seconds))
@@ -226,12 +219,12 @@ class ColumnRun:
             )
         return [*news, event] if ended else [event, *news]
 
-    def _judged(self, answer: str) -> list[Event]:
-        """How the whole answer is judged if a JSON Schema let it end. That is on nobody's clock."""
+    def _judged(self, text: str) -> list[Event]:
+        """How the whole text is judged if a JSON Schema let it end. That is on nobody's clock."""
         grammar = self.column.grammar
         if grammar is None or grammar.kind != "json_schema" or self._program is not None:
             return []
-        judgement = judge_apart(grammar.text, answer, stopped=self.stopped)
+        judgement = judge_apart(grammar.text, text)
         return [Judged(self.index, judgement.verdict, judgement.why)]
 
     def _library_events(self, library: Library) -> Generator[Event | None]:
@@ -240,8 +233,6 @@ class ColumnRun:
             raise DerbyError(f"{column.title} cannot run programs: remove it.")
         for name in column.drafts.values():
             self.models.fetch(name, self.say)
-        if library.like and self.request.chat:  # others have a template of their own
-            self.models.require_template(self.spec, self.say)
         model = library.elsewhere or self.models.get(self.spec, self.say)
         self.clock.synchronize = model.synchronize
         yield from library_events(

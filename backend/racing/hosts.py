@@ -18,7 +18,6 @@ from typing import Any
 
 from backend.errors import DerbyError
 from backend.events import Event, Failed, Finished, Preparing, failures, from_json, to_json
-from backend.grammar.constraint import end_process_after
 from backend.limits import PRIVATE, Limits
 from backend.models.files import give_titles
 from backend.processes import die_with_parent, spawn
@@ -40,9 +39,6 @@ READY, ENDED = "ready", "ended"
 #: Seconds that a worker has to end what it does when it is asked to: its pass, of which those of a
 #: large model take many, and what loads a model, which knows nothing of Stop and may take minutes.
 PASS_GRACE, LOAD_GRACE = 30.0, 0.7
-
-#: Seconds that one call of the grammar engine may take; most take less than a thousandth of one.
-GRAMMAR_DEADLINE = 10.0
 
 Emit = Callable[[Event], None]
 Stopped = Callable[[], bool]
@@ -100,8 +96,6 @@ def cause_of_death(exitcode: int | None) -> str:
     """What a process died of, for a sentence."""
     if exitcode is None or exitcode >= 0:
         return f"exit code {exitcode}"
-    if exitcode == -signal.SIGPROF:
-        return f"a grammar took longer than {GRAMMAR_DEADLINE:g} s"
     if exitcode == -signal.SIGKILL:
         return (
             "SIGKILL: most likely the memory ran out; use fewer columns, fewer tokens or a "
@@ -222,7 +216,6 @@ def work(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every request
     give_titles(titles)
-    end_process_after(GRAMMAR_DEADLINE)
     models = LoadedModels(idle_warm_up=True, limits=limits)
     host, stop = InlineHost(models), False
 

@@ -32,7 +32,6 @@ from backend.models.files import (
     model_folder,
     stored_precision,
 )
-from backend.text import require_template
 from backend.types import Layers, ModelSpec
 
 #: Overrides the budget; in bytes.
@@ -164,12 +163,6 @@ class LoadedModels:
         began = perf_counter()
         while perf_counter() - began < self._warm_up and self.warm_up():
             pass
-
-    def require_template(self, spec: ModelSpec, say: Say) -> None:
-        """Raise DerbyError for a model without a chat template, before it is converted."""
-        if spec not in self._loaded and not declared(spec.engine).models:
-            self.fetch(spec.name, say)
-            require_template(model_folder(spec.name, say))
 
     def fetch(self, name: str, say: Say) -> None:
         """Have the files of the Hub model `name` here; any other name is left alone. Raises

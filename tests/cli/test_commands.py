@@ -18,7 +18,6 @@ from pathlib import Path
 import pytest
 import typer
 from race_records import MADE, race_of
-from safetensors.numpy import save as tensors
 from typer.testing import CliRunner, Result
 
 from backend.bench.summary import ALL, ColumnResult
@@ -161,17 +160,6 @@ def test_what_a_model_cannot_run_of_its_usual_line_up_is_told_and_no_failure() -
         assert "one token at a time" in f"{result.stdout} {result.stderr}"
         assert "KV reuse" in result.stdout
     assert run("race", "xx", *one_token, "-c", "kv", "-c", "lookup").exit_code == 2
-
-
-@pytest.mark.parametrize("columns", [(), ("-c", "kv"), ("-c", "openvino_genai")])
-def test_a_missing_chat_template_is_told_before_anything_is_loaded(
-    tmp_path: Path, columns: tuple[str, ...]
-) -> None:
-    sizes = {"hidden_size": 8, "num_attention_heads": 1, "num_hidden_layers": 1, "vocab_size": 9}
-    config = {"model_type": "llama", "max_position_embeddings": 9, **sizes}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    (tmp_path / "model.safetensors").write_bytes(tensors({}))  # a fault that loading would name
-    assert "--raw" in refused("race", "xx", "--model", str(tmp_path), *columns)
 
 
 def test_a_program_s_values_stand_below_its_text() -> None:

@@ -16,7 +16,7 @@ from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import Column, parse_column
-from backend.text import prompt_tokens
+from backend.tokenizer import prompt_tokens
 from backend.types import ModelSpec, Request, Sampling
 
 OPENVINO, CODES, TORCH = ModelSpec(), ModelSpec(precision="int4-exact"), ModelSpec(engine="torch")

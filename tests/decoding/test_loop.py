@@ -19,7 +19,7 @@ from backend.decoding.verification import KEYED, DistributionVerifier, Verifier
 from backend.engines.fake import FakeEngine
 from backend.errors import DerbyError
 from backend.events import Finished, Prefilled, Proposed, Step
-from backend.text import ByteTokenizer
+from backend.tokenizer import ByteTokenizer
 from backend.types import Request, Sampling
 
 MODELS = {

@@ -23,7 +23,7 @@ from backend.grammar.sources import GrammarSource, shipped
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.strategies.column import parse_column
-from backend.text import ByteTokenizer
+from backend.tokenizer import ByteTokenizer
 from backend.types import ModelSpec, Outcome, Proposal, Request, Sampling
 
 ENGINE = FakeEngine(period=2, sharpness=4.0)

@@ -27,7 +27,7 @@ from backend.engines.eagle3.ring import Eagle3Network, Floats
 from backend.engines.fake import FakeEngine
 from backend.engines.session import Session
 from backend.events import Step
-from backend.text import ByteTokenizer
+from backend.tokenizer import ByteTokenizer
 from backend.types import (
     Logits,
     Outcome,

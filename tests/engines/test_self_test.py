@@ -21,7 +21,7 @@ from backend.engines.session import Session, Tree
 from backend.engines.torch.captured import Capture, CapturedSession, SlotsLayer, uncaptured
 from backend.engines.torch.engine import PRECISIONS, TorchEngine
 from backend.engines.torch.session import TorchSession
-from backend.text import ByteTokenizer
+from backend.tokenizer import ByteTokenizer
 from backend.types import Logits, ModelSpec
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -19,7 +19,7 @@ from backend.engines.session import Session
 from backend.engines.torch.captured import FIRST_CAPACITY, WIDTHS, CapturedSession, uncaptured
 from backend.engines.torch.engine import TorchEngine, open_torch, text_config
 from backend.errors import DerbyError
-from backend.text import ByteTokenizer
+from backend.tokenizer import ByteTokenizer
 from backend.types import Logits, ModelSpec, chain_parents
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -6,7 +6,6 @@ import itertools
 import json
 import random
 from pathlib import Path
-from typing import Any
 
 import pytest
 from grammar_texts import accepts, examples
@@ -24,7 +23,7 @@ from backend.grammar.sources import (
     shipped,
 )
 from backend.grammar.vocabulary import compile_matcher, vocabulary_of
-from backend.text import ByteTokenizer
+from backend.tokenizer import ByteTokenizer
 
 
 def lark(text: str) -> GrammarSource:
@@ -50,42 +49,18 @@ def test_sql_is_composed_into_a_fence() -> None:
         composed("%import mine\nstart: mine")
 
 
-#: Met with itself, and that again.
-LOOP: dict[str, Any] = {
-    "$defs": {"a": {"anyOf": [{"type": "null"}, {"properties": {"x": {"$ref": "#/$defs/a"}}}]}},
-    "allOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/a", "minProperties": 1}],
-}
-#: A string with nine of each letter.
-SEARCHES = json.dumps({"allOf": [{"pattern": f"(.*{c}){{9}}"} for c in "abcdefghij"]})
-
-
 @pytest.mark.parametrize(
     ("kind", "text", "sentence"),
     [
-        (
-            "lark",
-            'start: "a"\n  | b',
-            'followed (at 1(8): unknown name: "b"): mend or simplify',
-        ),
+        ("lark", 'start: "a"\n  | b', 'followed (at 1(8): unknown name: "b"): mend or simplify'),
         ("lark", '%import sql\nstart: "a" b', "followed (at 2(8): unknown name"),
         ("lark", "start: start", "grammar cannot be followed (no text fits it)"),
-        ("regex", "a\\", "Character 2 of the regular expression"),
-        (
-            "json_schema",
-            '{"type": "strin"}',
-            "cannot be followed (Invalid type: strin)",
-        ),
-        ("json_schema", '{"maximum": NaN}', "followed (No NaN in JSON"),
-        ("json_schema", json.dumps(LOOP), "(Schema intersection stack level exceeded)"),
-        ("json_schema", SEARCHES, "followed (Unable to determine if regex is empty"),
-        ("json_schema", '{"maximum": 1', "followed (Expecting ',' delimiter"),
-        ("lark", 'start: %json {\n"type":\n"null"}\n | b', "followed (at 1(8): unknown name"),
-        (
-            "lark",
-            'start: b\n | %json {\n"type":\n"null"}\nb: c',
-            "at 5(4): unknown name",
-        ),
+        ("lark", "start: <|a|>", 'followed (at 1(8): unknown special token: "<|a|>"'),
+        ("lark", 'start: "b" a\na[max_tokens=3]: "x"+', "rollback not supported with max_tokens"),
         ("lark", 'start: %json {"uniqueItems": true}', 'Unimplemented keys: ["uniqueItems"]'),
+        ("regex", "a(", "regex parse error"),
+        ("json_schema", '{"type": "strin"}', "cannot be followed (Invalid type: strin)"),
+        ("json_schema", '{"maximum": 1', "followed (EOF while parsing an object at line 1"),
         ("gbnf", 'root ::= "a"', "write Lark, a JSON Schema or a regular expression (regex)."),
     ],
 )
@@ -98,12 +73,9 @@ def test_the_sentence_has_the_engines_words(kind: Kind, text: str, sentence: str
 @pytest.mark.parametrize(
     ("text", "fits"),
     [
-        ('{"a": {"a": {}}}', True),
         ('{"a":{"a":{}}}', True),
-        (json.dumps(json.loads('{"a":' * 12 + "{}" + "}" * 12), indent=2), True),
         (json.dumps(json.loads('{"a":' * 7 + "{}" + "}" * 7), indent=4), True),
-        ('{\n\t"a": {\n\t\t"a": {}\n\t}\n}', True),
-        ('{\r\n  "a": {}\r\n}', True),
+        ('{\r\n\t"a": {}\r\n}', True),
         ('{"a":  {}}', False),
         ('{\n\n"a": {}}', False),
         ('{"a": {}}\n', False),
@@ -114,29 +86,20 @@ def test_white_space_is_what_printers_of_json_write(text: str, fits: bool) -> No
     nested = '{"type": "object", "properties": {"a": {"$ref": "#"}}, "additionalProperties": false'
     assert accepts(GrammarSource("json_schema", f"{nested}}}", "test"), text) == fits
     free = f'{nested}, "x-guidance": {{"whitespace_flexible": true}}}}'
-    if not text.endswith("\n"):
-        assert accepts(GrammarSource("json_schema", free, "test"), text)
+    assert accepts(GrammarSource("json_schema", free, "test"), text) != text.endswith("\n")
 
 
-def test_a_file_that_is_no_text_or_of_no_kind_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "broken.lark"
+def test_a_grammar_is_a_text_of_a_known_kind_and_a_bounded_size(tmp_path: Path) -> None:
+    path = tmp_path / "test.lark"
+    path.write_bytes(b'\xef\xbb\xbfstart: "a"')  # as some editors begin a file
+    assert grammar_from_file(path) == lark('start: "a"')
     path.write_bytes(b'start: "\xc3"')
-    with pytest.raises(DerbyError, match=r"broken\.lark"):
+    with pytest.raises(DerbyError, match=r"test\.lark"):
         grammar_from_file(path)
     with pytest.raises(DerbyError, match=r"grammar.txt.*\.lark"):
         grammar_from_file(tmp_path / "grammar.txt")
-
-
-def test_text_that_reads_as_what_it_is_not_is_refused() -> None:
-    for character in "\0\u202a\u202e\u2066\u2069":
-        with pytest.raises(DerbyError, match=rf"U.{ord(character):04X}"):
-            lark(f'ab\n"\u00e9\U0001f600{character}"')
-    lark(r'"\u202e"' + "\u200d\u2065\u00e9")
     with pytest.raises(DerbyError, match="D800"):
         lark("\ud800")
-
-
-def test_a_grammar_has_a_longest_size_in_bytes() -> None:
     regex = "a" + "\u00e9" * ((MAX_BYTES - 2) // 2)
     GrammarSource("regex", regex, "long")
     with pytest.raises(DerbyError, match="grammar size"):

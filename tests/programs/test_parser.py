@@ -8,8 +8,6 @@ from hypothesis import strategies as st
 
 from backend.errors import DerbyError
 from backend.programs.parser import (
-    MAX_NODES,
-    MAX_TEXT,
     Gen,
     Program,
     Select,
@@ -106,11 +104,8 @@ def test_a_tag_begins_the_assistants_turn_or_stands_in_braces_or_is_text_behind_
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ('{{gen "x"}}', True),
         ("{{{gen", True),
-        ("{{assistant}}", True),
-        ("{{generate}}", False),
-        ("{{name}} {{end}} {% gen %} { {gen}", False),
+        ("{{name}} {{generate}} {% gen %} { {gen}", False),
         (r"$\{{1, 2}\}$ \{{name}} \\n", False),
         (r"\{{gen 'x'}} {{select 'y'}}", True),
     ],
@@ -150,17 +145,13 @@ def test_a_question_about_a_tag_is_no_program_with_a_backslash_before_it() -> No
         ('{{gen "x" max_tokens=1.5}}', 1, 22, "whole number"),
         (f'{{{{gen "x" max_tokens={"9" * 9000}}}}}', 1, 22, "whole number"),
         ('{{gen "x" temperature=5.1}}', 1, 23, "is 5.1; it must lie between 0 and 5"),
-        ('{{gen "x" stop=""}}', 1, 16, "stop is 0"),
-        (f'{{{{gen "x" regex="{"a" * 1001}"}}}}', 1, 17, "1001; it must lie between 1 and 1000"),
-        ('{{select "x" "a"}}', 1, 14, "is 1; it must lie between 2 and 64"),
-        (f'{{{{select "x" "{"|".join(map(str, range(65)))}"}}}}', 1, 14, "is 65"),
+        ('{{gen "x" stop=""}}', 1, 16, "stop is empty"),
+        ('{{select "x" "a"}}', 1, 14, "two options"),
         ('{{select "x" "a||b"}}', 1, 14, "is empty"),
         ('{{select "x" "a|b|a"}}', 1, 14, "'a' is given twice"),
         ("u{{assistant}}{{assistant}}", 1, 15, "once"),
         ('u{{gen "x"}}{{assistant}}', 1, 13, "without slots"),
         (' {{assistant}}{{gen "x"}}', 1, 2, "behind a text"),
-        ('{{gen "x"}}.' * 501, 1, 6001, "between 0 and 1000"),
-        (f'{{{{gen "x"}}}}{"a" * MAX_TEXT}', 1, 1, "65536"),
     ],
 )
 def test_an_error_is_one_sentence_that_names_its_place(
@@ -173,12 +164,6 @@ def test_an_error_is_one_sentence_that_names_its_place(
     assert words in sentence
     assert sentence.endswith(".")
     assert len(sentence) < 250
-
-
-def test_the_limits_themselves_are_allowed() -> None:
-    assert len(parse_program('{{gen "x"}}.' * 500).nodes) == MAX_NODES
-    text = "a" * (MAX_TEXT - len('{{gen "x"}}'))
-    assert parse_program(text + '{{gen "x"}}').nodes == (Text(text), Gen("x"))
 
 
 PIECES = st.sampled_from(

@@ -17,11 +17,10 @@ from fake_races import Break, FakeRace, HoldInterpreter, Wait, aborting, prepari
 from race_runs import PATIENCE, alive, ends, streamed, until
 
 from backend.events import Event, Failed, Finished, Prefilled, Preparing, Started, Step
-from backend.grammar.sources import GrammarSource
 from backend.racing import hosts
 from backend.racing.hosts import Host, InlineHost, ProcessHost
 from backend.racing.race import Race
-from backend.strategies.column import default_column, parse_column
+from backend.strategies.column import parse_column
 from backend.strategies.registry import DEFAULT_COLUMNS
 from backend.types import ModelSpec, Request
 
@@ -129,21 +128,6 @@ def test_a_second_race_waits_its_turn(host: Host) -> None:
     first.close()
     other.join(PATIENCE)
     assert sorted(ends(second)) == list(range(len(COLUMNS)))
-
-
-def test_a_stop_is_noticed_while_an_untrusted_grammar_is_checked(worker: ProcessHost) -> None:
-    """The worker waited for the check and for nothing else, up to five seconds of processor time,
-    and so was replaced: every loaded model was lost by one Stop.
-    """
-    hostile = GrammarSource("lark", "start: /a+/ /a+/", "hostile")
-    columns = (default_column("grammar").with_settings({"grammar": hostile}), *COLUMNS[:1])
-    assert_works(worker)
-    pid, process = worker.pid, psutil.Process(worker.pid)
-    race = replace(SHORT, columns=columns)
-    last = ends(streamed(worker, race, lambda: bool(process.children())))
-    assert last[0] == Finished(0, "stopped", [])
-    assert not process.children(), "the check goes on"
-    assert worker.pid == pid
 
 
 @pytest.mark.parametrize("death", [signal.SIGKILL, signal.SIGSEGV])

@@ -22,7 +22,7 @@ from backend.results.scoreboard import Scoreboard
 from backend.strategies import registry
 from backend.strategies.column import parse_column
 from backend.strategies.declaration import Strategy
-from backend.text import ByteTokenizer, Tokenizer
+from backend.tokenizer import ByteTokenizer, Tokenizer
 from backend.types import ModelSpec, Request
 
 REQUEST = Request("Hello there", 24)

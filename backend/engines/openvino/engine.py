@@ -30,7 +30,7 @@ from backend.models.files import (
     model_folder,
     weights_in,
 )
-from backend.text import HfTokenizer, Tokenizer
+from backend.tokenizer import HfTokenizer, Tokenizer
 from backend.types import PREFILL_CHUNK, Layers, ModelSpec
 
 

@@ -32,7 +32,7 @@ from backend.models.files import (
     require_all_weights,
     weights_in,
 )
-from backend.text import HfTokenizer, Tokenizer
+from backend.tokenizer import HfTokenizer, Tokenizer
 from backend.types import PREFILL_CHUNK, Guesses, Layers, ModelSpec
 
 if TYPE_CHECKING:

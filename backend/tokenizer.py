@@ -47,14 +47,12 @@ class Detokenizer:
 class Tokenizer(ABC):
     """`eos_ids`: every token that ends a text. `start_id`: what stands before a text that nothing
     precedes, the token that begins a text, else one that ends one; None if there is neither.
-    `parts`: the chat template takes the content of a message as a list of parts. `notes`: what to
-    know of how its model reads and ends, a clause each.
+    `notes`: what to know of how its model reads and ends, a clause each.
     """
 
     vocab_size: int
     eos_ids: frozenset[int]
     start_id: int | None
-    parts: bool = False
     notes: tuple[str, ...] = ()
 
     def encode(
@@ -140,18 +138,7 @@ class Tokenizer(ABC):
     def facts(self) -> dict[str, Any]:
         """What a race tells of it when a column starts: see Started."""
         ends, notes = sorted(self.eos_ids), list(self.notes)
-        return {"tokenizer": self.fingerprint, "ends": ends, "parts": self.parts, "notes": notes}
-
-
-NO_TEMPLATE = "This model has no chat template: switch the template off (--raw)."
-
-
-def require_template(folder: Path) -> None:
-    """Raise DerbyError for a model whose files hold no chat template, before it is loaded."""
-    config = folder / "tokenizer_config.json"
-    stated = config.is_file() and '"chat_template"' in config.read_text("utf-8", "replace")
-    if not stated and not any(folder.glob("*chat_template*")):
-        raise DerbyError(NO_TEMPLATE)
+        return {"tokenizer": self.fingerprint, "ends": ends, "notes": notes}
 
 
 def prompt_tokens(tokenizer: Tokenizer, request: Request) -> list[int]:
@@ -190,9 +177,8 @@ class HfTokenizer(Tokenizer):
         self._added = frozenset(added)
         self._special = {i: token.content for i, token in added.items() if token.special}
         self._texts: dict[int, str] = {}
-        self.parts, ends = self._probed()
         begin, end = self.fast.bos_token_id, self.fast.eos_token_id
-        more = ({*ends, end} - {None}) - eos_ids
+        more = ({*self._template_ends(), end} - {None}) - eos_ids
         self.eos_ids = eos_ids | more
         self.start_id = min(self.eos_ids, default=None) if begin is None else begin
         if eos_ids and more:
@@ -210,28 +196,19 @@ class HfTokenizer(Tokenizer):
 
     def _rendered(self, messages: Messages, **options: bool) -> str:
         if not self.fast.chat_template:
-            raise DerbyError(NO_TEMPLATE)
-        return self._filled(messages, self.parts, add_generation_prompt=True, **options)
+            raise DerbyError("This model has no chat template: switch the template off (--raw).")
+        return self.fast.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=True, **options
+        )
 
-    def _filled(self, messages: Messages, parts: bool, **options: bool) -> str:  # noqa: FBT001
-        """The chat template with these messages."""
-        chat: list[dict[str, Any]] = [*messages]
-        if parts:
-            chat = [m | {"content": [{"type": "text", "text": m["content"]}]} for m in messages]
-        return self.fast.apply_chat_template(chat, tokenize=False, **options)
-
-    def _probed(self) -> tuple[bool, Iterable[int]]:
-        """Whether the chat template takes content as parts, as those of models that also read
-        images do, which lose a mere text; and the special token that it puts behind an answer.
-        """
-        chat = chat_messages(((PROBE, PROBE),), "")[:-1]
-        for parts in (False, True):
-            with suppress(Exception):  # a template may refuse anything
-                text = self._filled(chat, parts)
-                if text.count(PROBE) == 2:
-                    behind = self._bare(text.rpartition(PROBE)[2].strip())
-                    return parts, self._special.keys() & behind[:1]
-        return False, ()
+    def _template_ends(self) -> Iterable[int]:
+        """The special token that the chat template puts behind an answer."""
+        with suppress(Exception):  # a template may refuse anything
+            chat = chat_messages(((PROBE, PROBE),), "")[:-1]
+            text = str(self.fast.apply_chat_template(chat, tokenize=False))
+            if text.count(PROBE) == 2:
+                return self._special.keys() & self._bare(text.rpartition(PROBE)[2].strip())[:1]
+        return ()
 
     def encode_plain(self, text: str) -> list[int]:
         return list(self._middle.encode(text, add_special_tokens=False).ids)
@@ -352,9 +329,6 @@ def _load(folder: Path) -> Any:
 
             try:
                 fast = PreTrainedTokenizerFast.from_pretrained(folder, trust_remote_code=False)
-                processors = folder / "chat_template.json"  # as older models have it
-                if not fast.chat_template and processors.is_file():
-                    fast.chat_template = json.loads(processors.read_bytes())["chat_template"]
             except Exception as error:  # whatever its makers wrote
                 why = f"{' '.join(f'{type(error).__name__}: {error}'.split()):.100}"
     if why:
@@ -401,77 +375,6 @@ class ByteTokenizer(Tokenizer):
 
     def vocabulary(self) -> Mapping[str, int]:
         return {str(i): i for i in range(self.vocab_size)}
-
-
-class TextStream:
-    """One answer's tokens as text that may be shown: whole characters, up to whichever stop string
-    is complete first. What might become one is held back, and so is what might become `behind`,
-    which ends nothing: whether the text ends there is for others to say.
-    """
-
-    def __init__(
-        self, tokenizer: Tokenizer, stops: Sequence[str], skip: int = 0, behind: str = ""
-    ) -> None:
-        """Stop strings are not looked for in the first `skip` characters."""
-        self._detokenizer = tokenizer.stream()
-        self._special = tokenizer.special
-        self._stops, self._behind = tuple(stops), behind
-        self._skip = skip
-        self._pending = ""
-        self.output = ""  # all that was returned so far
-        self.stopped = False  # at a stop string, of which nothing is ever returned
-
-    def push(self, token: int) -> str:
-        piece = self._detokenizer.push(token)
-        head, tail = piece[: self._skip], piece[self._skip :]
-        self._skip -= len(head)
-        text = head + self._unstopped(tail)
-        if self._special(token) in self._stops:  # its name is no part of the text
-            text += self._rest()
-            self.stopped = True
-        return self._show(text)
-
-    def flush(self) -> str:
-        """The rest, bytes of an incomplete character as replacement characters."""
-        return self._show(self._unstopped(self._detokenizer.flush()) + self._rest())
-
-    def flush_whole(self) -> str:
-        """The rest without an incomplete character."""
-        return self._show(self._rest())
-
-    def _unstopped(self, text: str) -> str:
-        """What may be shown once this text has come."""
-        if self.stopped:
-            return ""
-        old = len(self._pending)
-        self._pending += text
-        ends = [(i + len(s), i) for s in self._stops if (i := self._pending.find(s)) >= 0]
-        if ends:
-            # The one complete first, as if the text came one character at a time: where it ends
-            # must not depend on how it was cut into tokens.
-            self.stopped = True
-            return self._pending[: min(ends)[1]]
-        most = max((_overlap(self._pending, s) for s in (*self._stops, self._behind)), default=0)
-        start = self._pending.find(self._behind, max(0, old + 1 - len(self._behind)))
-        if self._behind and start >= 0:  # all of it, which the new text has completed
-            most = max(most, len(self._pending) - start)
-        return self._release(len(self._pending) - most)
-
-    def _rest(self) -> str:
-        return "" if self.stopped else self._release(len(self._pending))
-
-    def _release(self, length: int) -> str:
-        text, self._pending = self._pending[:length], self._pending[length:]
-        return text
-
-    def _show(self, text: str) -> str:
-        self.output += text
-        return text
-
-
-def _overlap(text: str, stop: str) -> int:
-    """Length of the longest proper prefix of `stop` that `text` ends with."""
-    return next((n for n in range(len(stop) - 1, 0, -1) if text.endswith(stop[:n])), 0)
 
 
 def require_same_vocabulary(target: Tokenizer, draft: Tokenizer, draft_name: str) -> None:

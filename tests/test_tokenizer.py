@@ -1,10 +1,9 @@
-"""Text appears in whole characters, never shows a stop string, and is never lost; tokenizers of all
-kinds spell it alike alone and in the middle of another; chat templates open the assistant's turn.
+"""Tokens are read in whole characters; tokenizers of all kinds spell a text alike alone and in the
+middle of another; chat templates open the assistant's turn.
 """
 
 import json
-from collections.abc import Sequence
-from itertools import pairwise, takewhile
+from itertools import takewhile
 from pathlib import Path
 
 import families
@@ -17,13 +16,11 @@ from small_tokenizer import sentencepiece_like, small_tokenizer
 
 from backend.errors import DerbyError
 from backend.grammar.constraint import closing_tag
-from backend.text import (
+from backend.tokenizer import (
     ByteTokenizer,
-    Detokenizer,
     HfTokenizer,
-    TextStream,
+    Tokenizer,
     require_same_vocabulary,
-    require_template,
 )
 from backend.types import Request
 
@@ -34,100 +31,12 @@ SAMPLES = (
     "combining e\u0301 a\u0308o\u0308 and nbsp\u00a0here, half a line\u2028done",
     "def f(x):\n    return {'a': [x ** 2 for _ in range(3)]}  # ünïcödé",
 )
-FEW = st.text(alphabet="ab🙂", max_size=20)
-
-
-@given(st.text())
-def test_bytes_come_out_as_whole_characters(text: str) -> None:
-    tokenizer = ByteTokenizer()
-    stream, output = tokenizer.stream(), ""
-    for token in tokenizer.encode(text, chat=False):
-        piece = stream.push(token)
-        assert "\ufffd" not in piece or "\ufffd" in text
-        output += piece
-        assert text.startswith(output)
-    assert output + stream.flush() == text
 
 
 @given(st.binary())
 def test_bytes_that_are_no_text_are_shown_as_python_replaces_them(data: bytes) -> None:
-    stream = ByteTokenizer().stream()
-    output = "".join(stream.push(token) for token in [*data, ByteTokenizer.EOS])
-    assert output + stream.flush() == data.decode("utf-8", "replace")
-    assert stream.flush() == ""
-
-
-def first_stop(text: str, stops: list[str]) -> int | None:
-    """Where the stop string begins that is complete first, read character by character."""
-    for end in range(len(text) + 1):
-        begins = [end - len(stop) for stop in stops if text[:end].endswith(stop)]
-        if begins:
-            return min(begins)
-    return None
-
-
-class Pieces(ByteTokenizer):
-    """Token i is piece i of a text."""
-
-    def __init__(self, pieces: Sequence[str]) -> None:
-        super().__init__()
-        self._pieces = pieces
-
-    def stream(self) -> Detokenizer:
-        return Detokenizer(lambda token: self._pieces[token].encode())
-
-
-@given(
-    FEW,
-    st.lists(st.text(alphabet="ab🙂", min_size=1, max_size=4), max_size=3),
-    st.sets(st.integers(0, 20)),
-)
-@example("abc", ["abc", "b"], set())
-@example("aabx", ["aab"], {1, 2, 3})
-@settings(max_examples=300)
-def test_a_stop_string_ends_the_text_however_it_arrives(
-    text: str, stops: list[str], cuts: set[int]
-) -> None:
-    end_of_text = first_stop(text, stops)
-    edges = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
-    pieces = [text[begin:end] for begin, end in pairwise(edges)]
-    stream, output = TextStream(Pieces(pieces), stops), ""
-    for token, end in enumerate(edges[1:]):
-        output += stream.push(token)
-        so_far = first_stop(text[:end], stops)
-        assert stream.stopped == (so_far is not None)
-        if so_far is None:  # all but what may yet become a stop string
-            assert text.startswith(output)
-            longest = max(
-                (n for s in stops for n in range(len(s)) if text[:end].endswith(s[:n])), default=0
-            )
-            assert end - len(output) == longest
-    output += stream.flush()
-    assert output == (text if end_of_text is None else text[:end_of_text])
-    assert stream.flush() == "" or end_of_text is None
-
-
-@given(
-    st.text(alphabet="aé🙂").map(str.encode),
-    st.integers(0, 3),
-    st.lists(st.text(alphabet="aé🙂\ufffd", min_size=1, max_size=3), max_size=2),
-)
-@example("a🙂".encode(), 1, ["a\ufffd"])
-@example("a🙂".encode(), 1, ["aa"])
-def test_a_stream_of_tokens_shows_the_text_up_to_its_stop(
-    data: bytes, missing: int, stops: list[str]
-) -> None:
-    """The answer may end inside a character, which is then shown as a replacement."""
-    data = data[: len(data) - missing]
-    text, stream, output = data.decode("utf-8", "replace"), TextStream(ByteTokenizer(), stops), ""
-    for token in data:
-        output += stream.push(token)
-        if stream.stopped:
-            break
-    output += stream.flush()
-    end_of_text = first_stop(text, stops)
-    assert output == (text if end_of_text is None else text[:end_of_text])
-    assert stream.stopped == (end_of_text is not None)
+    pieces, rest = streamed(ByteTokenizer(), [*data, ByteTokenizer.EOS])
+    assert "".join(pieces) + rest == data.decode("utf-8", "replace")
 
 
 class Reordered(ByteTokenizer):
@@ -150,7 +59,7 @@ def built_in() -> HfTokenizer:
     return HfTokenizer(files.folder, files.eos_ids, files.vocab_size)
 
 
-def streamed(tokenizer: HfTokenizer, tokens: list[int]) -> tuple[list[str], str]:
+def streamed(tokenizer: Tokenizer, tokens: list[int]) -> tuple[list[str], str]:
     stream = tokenizer.stream()
     pieces = [stream.push(token) for token in tokens]
     whole, rest = stream.whole, stream.flush()
@@ -159,29 +68,13 @@ def streamed(tokenizer: HfTokenizer, tokens: list[int]) -> tuple[list[str], str]
 
 
 @pytest.mark.model
-@pytest.mark.parametrize("text", SAMPLES)
-def test_a_real_tokenizer_streams_what_it_decodes_as_a_whole(
-    built_in: HfTokenizer, text: str
-) -> None:
-    tokens = built_in.encode(text, chat=False)
-    pieces, rest = streamed(built_in, tokens)
-    assert "".join(pieces) + rest == text
-    assert not any("\ufffd" in piece for piece in pieces)
-    assert rest == ""
-    # Cut anywhere: no text is taken back, and what is incomplete comes last.
-    for end in range(len(tokens)):
-        head, tail = streamed(built_in, tokens[:end])
-        assert text.startswith("".join(head))
-        assert "".join(head) + tail == built_in.fast.decode(tokens[:end])
-
-
-@pytest.mark.model
 @given(data=st.data())
 @settings(max_examples=200, deadline=None)
 def test_any_tokens_stream_as_they_decode(built_in: HfTokenizer, data: st.DataObject) -> None:
     """A model may write any tokens, bytes that are no text among them."""
     ids = st.one_of(st.integers(0, 400), st.integers(0, built_in.vocab_size - 1))
-    tokens = data.draw(st.lists(ids, max_size=20))
+    samples = st.sampled_from(SAMPLES).map(lambda text: built_in.encode(text, chat=False))
+    tokens = data.draw(st.lists(ids, max_size=20) | samples)
     for end in range(len(tokens) + 1):
         pieces, rest = streamed(built_in, tokens[:end])
         whole = built_in.fast.decode(tokens[:end], skip_special_tokens=True)
@@ -262,20 +155,6 @@ def test_the_stored_tokenizer_counts_whatever_class_is_named(tmp_path: Path, nam
         assert "".join(map(tokenizer.stream().push, stored)) == text
 
 
-@pytest.mark.parametrize(
-    ("stop", "output"),
-    [("<|im_start|>", "ab"), ("<|im_", "abcd"), ("b<", "abcd")],
-)
-def test_a_special_token_ends_a_text_by_its_name_and_is_never_shown(
-    tmp_path: Path, stop: str, output: str
-) -> None:
-    tokens = ["<eos>", "<|im_start|>", *"abcd"]
-    tokenizer = small_tokenizer(tmp_path, tokens, merges=(), special=tokens[:2])
-    stream = TextStream(tokenizer, [stop])
-    text = "".join(map(stream.push, [2, 3, 1, 4, 5])) + stream.flush()
-    assert (text, stream.stopped) == (output, output != "abcd")
-
-
 def test_texts_are_encoded_whole_and_without_pads(tmp_path: Path) -> None:
     """Files from training truncate and pad."""
     stored = small_tokenizer(tmp_path).fast.backend_tokenizer
@@ -329,45 +208,30 @@ def test_tokens_that_extend_another_begin_with_its_text(built_in: HfTokenizer) -
     assert built_in.extending(built_in.fast.eos_token_id) == []
 
 
-#: Takes content as parts, as LLaVA's does; as it is, and so that a text as content fails.
-PARTS = (
-    "{% for m in messages %}{% for part in m['content'] %}{% if part['type'] == 'text' %}"
-    "{{ part['text'] }}{% endif %}{% endfor %}{{ '<|im_end|>' + m['content'][0]['SHOWN'] }}"
-    "{% endfor %}"
-)
-
-
 @pytest.mark.parametrize(
-    ("template", "parts", "text"),
+    ("template", "text"),
     [
-        (CHATML, False, None),
-        ("{% for m in messages %}[{{ m.content | trim }}]{% endfor %}", False, "[Who?][I.][a]"),
-        ("{{ messages[-1].content | tojson }}", False, '" a "'),
-        (
-            PARTS.replace("SHOWN", "type"),
-            True,
-            "Who?<|im_end|>textI.<|im_end|>text a <|im_end|>text",
-        ),
-        (PARTS.replace("'<|im_end|>' + m['content'][0]['SHOWN']", "''"), True, "Who?I. a "),
-        ("{% for m in messages if m.role == 'human' %}{{ m.content }}{% endfor %}a", False, ""),
-        ("{{ messages[0].content }} a", False, ""),
+        ("{% for m in messages %}[{{ m.content | trim }}]{% endfor %}", "[Who?][I.][a]"),
+        ("{{ messages[-1].content | tojson }}", '" a "'),
+        ("{% for m in messages if m.role == 'human' %}{{ m.content }}{% endfor %}a", ""),
+        ("{{ messages[0].content }} a", ""),
+        ("{% for m in messages %}{{ m.content[0]['text'] }}{% endfor %}", ""),  # wants parts
     ],
 )
 def test_a_question_arrives_through_the_template_or_is_refused(
-    tmp_path: Path, template: str, parts: bool, text: str | None
+    tmp_path: Path, template: str, text: str
 ) -> None:
     """However short, and though a template says the same words by itself."""
     saved = chat_tokenizer()
     saved.chat_template = template
     saved.save_pretrained(tmp_path)
     tokenizer = HfTokenizer(tmp_path, frozenset(), VOCABULARY)
-    assert tokenizer.parts == parts
-    if text == "":
+    if not text:
         with pytest.raises(DerbyError, match="leaves the prompt out"):
             tokenizer.encode(" a ", chat=True, earlier=(("Who?", "I."),))
         return
     tokens = tokenizer.encode(" a ", chat=True, earlier=(("Who?", "I."),))
-    assert text is None or tokenizer.decode(tokens, special=True) == text
+    assert tokenizer.decode(tokens, special=True) == text
 
 
 @pytest.mark.parametrize(
@@ -415,19 +279,6 @@ def test_a_template_that_knows_thinking_switches_it(
     off, on, plain = (tokenizer.encode("Hi", chat=True, thinking=t) for t in ("off", "on", ""))
     assert plain == {"on": on, "off": off}[usual]
     assert [closing_tag(prompt, tokenizer.piece) for prompt in (off, on)] == ["", "</think>"]
-
-
-@pytest.mark.parametrize("kind", ["json", "jinja"])
-def test_a_template_may_have_a_file_of_its_own(tmp_path: Path, kind: str) -> None:
-    saved = chat_tokenizer()
-    template, saved.chat_template = saved.chat_template, None
-    saved.save_pretrained(tmp_path)
-    with pytest.raises(DerbyError, match="--raw"):
-        require_template(tmp_path)
-    content = json.dumps({"chat_template": template}) if kind == "json" else template
-    (tmp_path / f"chat_template.{kind}").write_text(content)
-    require_template(tmp_path)
-    assert HfTokenizer(tmp_path, frozenset(), 300).encode("a", chat=True)
 
 
 def test_a_template_that_does_not_know_thinking_says_so(tmp_path: Path) -> None:
