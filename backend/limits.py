@@ -18,7 +18,7 @@ def _limit(value: int, help_text: str, least: int = 1) -> Any:
 
 
 class Limits(BaseModel):
-    """Whole numbers. The defaults suit a page of one's own; `PUBLIC` is for everybody's. Each
+    """The defaults suit a page of one's own; `PUBLIC` is for everybody's. Each
     field's description is a line on what it bounds.
     """
 
@@ -31,10 +31,8 @@ class Limits(BaseModel):
     waiting: int = _limit(32, "waiting races of all visitors")
     models: int = _limit(8, "models of one race, without drafts")
     benchmark_races: int = _limit(1000, "prompts of a benchmark on the page; 0: no benchmarks", 0)
-    hub: int = Field(
-        default=1,
-        ge=0,
-        le=1,
+    hub: bool = Field(
+        default=True,
         description="1: any model of the Hub, any server's address, own grammars for libraries, "
         "grammars of 256 KiB; 0: none of these, grammars of 64 KiB",
     )
@@ -67,7 +65,7 @@ PUBLIC = Limits(
     seconds=120,
     models=3,
     benchmark_races=12,
-    hub=0,  # else visitors would reach what this machine reaches
+    hub=False,  # else visitors would reach what this machine reaches
 )
 
 

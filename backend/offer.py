@@ -35,7 +35,7 @@ class Offer:
         """Whether visitors may name models of the Hub and servers that the operator does not list,
         and give libraries grammars of their own.
         """
-        return self.limits.hub > 0
+        return self.limits.hub
 
     @property
     def most_columns(self) -> int:

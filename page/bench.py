@@ -51,23 +51,15 @@ def fill(host: Host, line: Line, offer: Offer, fields: Fields) -> None:
     )
     rows = gr.Textbox(visible=False)
 
-    async def start(
-        request: gr.Request,
-        text: str,
-        *values: Any,
-        progress: gr.Progress = gr.Progress(),  # noqa: B008
-    ) -> AsyncIterator[tuple[Any, ...]]:
+    async def start(request: gr.Request, text: str, *values: Any) -> AsyncIterator[Any]:
         try:
             plan = plan_of(text, dict(zip(fields, values, strict=True)), offer)
-            count, known, rows = len(plan.jobs), -1, list[PromptRow]()
+            known, rows = -1, list[PromptRow]()
             with line.place(guest_of(request)) as place:
                 async with aclosing(measured_rows(host, place, plan, offer)) as steps:
                     async for rows in steps:  # gradio sees at a yield that a tab was closed
-                        if grown := len(rows) > known:
-                            known = len(rows)
-                            progress((known, count), desc=f"{known} of {count} prompts measured")
-                        skipped = (gr.skip(), gr.skip(), gr.skip())
-                        yield outputs_of(plan, rows, over=False) if grown else skipped
+                        grown, known = len(rows) > known, len(rows)
+                        yield outputs_of(plan, rows, over=False) if grown else gr.skip()
             yield outputs_of(plan, rows, over=True)
         except DerbyError as error:
             raise refusal(error) from error
@@ -78,7 +70,7 @@ def fill(host: Host, line: Line, offer: Offer, fields: Fields) -> None:
         [status, table, rows],
         concurrency_limit=None,
         api_visibility="private",
-        show_progress_on=status,
+        show_progress="hidden",
     )
     stop.click(None, cancels=[going], **QUIET)
     save.click(None, rows, None, js=in_browser("save", "benchmark.csv"), **QUIET)

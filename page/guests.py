@@ -1,6 +1,5 @@
 """What guests may send to a public page: ASGI middleware between the network and gradio."""
 
-import asyncio
 import json
 import re
 import secrets
@@ -13,8 +12,6 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 BODY_BYTES = 2**20
-BODY_SECONDS = 30
-NESTING = 64
 COOKIE = "derby"
 _API = "/gradio_api/"
 #: What the page and programs need there. Uploads, files and proxies are not among it.
@@ -38,7 +35,7 @@ class _RefusedError(Exception):
 
 
 class Guests:
-    """Refuses files, and bodies that are large or deep, and gives each browser a cookie."""
+    """Refuses files and large bodies, and gives each browser a cookie."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -78,44 +75,29 @@ def _require_needed(path: str, place: str) -> None:
 
 
 async def _body(request: Request) -> bytes:
-    """The body. Of one that is too long or too slow, no more is read."""
+    """The body. Of one that is too long, no more is read."""
     long = _RefusedError(413, f"A request may have at most {BODY_BYTES:,} bytes.")
     if int(request.headers.get("content-length") or 0) > BODY_BYTES:
         raise long
     body = bytearray()
-    try:
-        async with asyncio.timeout(BODY_SECONDS):
-            async for part in request.stream():
-                body += part
-                if len(body) > BODY_BYTES:
-                    raise long
-    except TimeoutError as error:
-        sentence = f"The request did not arrive within {BODY_SECONDS} seconds."
-        raise _RefusedError(408, sentence) from error
+    async for part in request.stream():
+        body += part
+        if len(body) > BODY_BYTES:
+            raise long
     return bytes(body)
 
 
 def _require_harmless(body: bytes) -> None:
-    """Raise for a body that nests deeply, and for a file of gradio's, whose path or address it
-    would open.
-    """
-    deep = _RefusedError(400, f"A request may nest at most {NESTING} deep.")
+    """Raise for a body with a file of gradio's, whose path or address it would open."""
     try:
-        value = json.loads(body or b"null")
-    except ValueError as error:
+        items = [json.loads(body or b"null")]
+    except (ValueError, RecursionError) as error:
         raise _RefusedError(400, "The request is not JSON.") from error
-    except RecursionError as error:
-        raise deep from error
-    level, depth = [value], 0
-    while level := [item for item in level if isinstance(item, dict | list)]:
-        depth += 1
-        if depth > NESTING:
-            raise deep
-        if any("path" in item and "meta" in item for item in level if isinstance(item, dict)):
+    for item in items:  # which grow meanwhile
+        if isinstance(item, dict) and "path" in item and "meta" in item:
             raise _RefusedError(400, "The page takes no files.")
-        level = [
-            inner for item in level for inner in (item.values() if isinstance(item, dict) else item)
-        ]
+        if isinstance(item, dict | list):
+            items += item.values() if isinstance(item, dict) else item
 
 
 def _again(body: bytes, receive: Receive) -> Receive:

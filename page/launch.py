@@ -41,8 +41,8 @@ THREADS = 40
 SESSIONS = 200
 
 
-def serve(demo: Blocks, host: str, port: int, line: int, root: str = "", *, share: bool) -> str:
-    """Serve the page from a thread of its own, with room for `line` waiting races, below the path
+def serve(demo: Blocks, host: str, port: int, waiting: int, root: str = "", *, share: bool) -> str:
+    """Serve the page from a thread of its own, with room for so many waiting races, below the path
     `root` of a proxy's, and return its address.
     """
     bound = "0.0.0.0" if "SPACE_ID" in os.environ else host.strip("[]")  # noqa: S104 (as Spaces ask)
@@ -73,7 +73,7 @@ def serve(demo: Blocks, host: str, port: int, line: int, root: str = "", *, shar
         pwa=False,
         mcp_server=True,
         quiet=True,
-        max_threads=line + THREADS,
+        max_threads=waiting + THREADS,
         state_session_capacity=SESSIONS,
         app_kwargs={"middleware": [Middleware(Guests)], "docs_url": None, "redoc_url": None},
     )

@@ -22,44 +22,38 @@ expect.set_options(timeout=20_000)
 
 
 @contextmanager
-def serving(cache: Path) -> Iterator[str]:
+def serving(cache: Path, *options: str) -> Iterator[str]:
     """The app with its fake engine on a free port: its address, once it answers."""
     environment = os.environ | {"DECODE_DERBY_CACHE": str(cache)}
     environment.pop("SPACE_ID", None)
-    with subprocess.Popen(
-        [sys.executable, "app.py", "--port", "0", "--fake"],
-        cwd=ROOT,
-        env=environment,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            assert process.stdout is not None
-            lines = []
-            for line in process.stdout:
-                lines.append(line)
-                if address := re.search(r"Decode Derby is at (http\S+)", line):
-                    yield address[1]
-                    break
-            else:
-                pytest.fail(f"the app ended before it served: {''.join(lines)}")
-        finally:
-            process.terminate()
+    with running("app.py", "--port", "0", "--fake", *options, environment=environment) as address:
+        yield address
 
 
 @contextmanager
-def small_apps(*arguments: str) -> Iterator[list[str]]:
-    """The addresses of tests/page/small_apps.py."""
+def board_app(file: Path) -> Iterator[str]:
+    """The address of tests/page/board_app.py."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    with running("tests/page/board_app.py", str(file), environment=environment) as address:
+        yield address
+
+
+@contextmanager
+def running(*command: str, environment: dict[str, str]) -> Iterator[str]:
+    """A program of Python's that serves: the address that it prints."""
     with subprocess.Popen(
-        [sys.executable, "tests/page/small_apps.py", *arguments],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        text=True,
+        [sys.executable, *command], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         try:
-            yield next(line.split() for line in process.stdout if line.startswith("http"))
+            lines = []
+            for line in process.stdout:
+                lines.append(line)
+                if address := re.search(r"(?:^|Derby is at )(http\S+)", line):
+                    yield address[1]
+                    break
+            else:
+                pytest.fail(f"it ended before it served: {''.join(lines)}")
         finally:
             process.terminate()
 

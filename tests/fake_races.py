@@ -2,18 +2,13 @@
 
 import ctypes
 import os
-import resource
 import signal
 import threading
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from pathlib import Path
-
-import psutil
 
 from backend.events import Failed, Finished, Preparing, to_json
-from backend.models.prepared import prepared
-from backend.racing.hosts import ENDED, READY, Emit, Stopped, send
+from backend.racing.hosts import Emit, Stopped, send
 from backend.racing.models import LoadedModels
 
 
@@ -55,53 +50,9 @@ class Break(FakeRace):
         raise ZeroDivisionError
 
 
-@dataclass(frozen=True)
-class TakeMemory(FakeRace):
-    """Ends column 0, and takes more memory than there is. The limit is lifted afterwards."""
-
-    columns: tuple[str, ...] = ("one", "two")
-
-    def do(self, emit: Emit, stopped: Stopped) -> None:
-        emit(Finished(0, "token limit", []))
-        before = resource.getrlimit(resource.RLIMIT_AS)
-        resource.setrlimit(resource.RLIMIT_AS, (psutil.Process().memory_info().vms, before[1]))
-        try:
-            bytearray(2**30)
-        finally:
-            resource.setrlimit(resource.RLIMIT_AS, before)
-
-
-@dataclass(frozen=True)
-class Prepare(FakeRace):
-    """Prepares a folder of the cache `cache`, and gets stuck half-way if `stuck`."""
-
-    cache: str = ""
-    stuck: bool = False
-
-    def do(self, emit: Emit, stopped: Stopped) -> None:
-        os.environ["DECODE_DERBY_CACHE"] = self.cache
-        emit(Preparing("Converting the model..."))
-        prepared("folder", "recipe", self._build)
-
-    def _build(self, folder: Path) -> None:
-        (folder / "half").write_text("one")
-        if self.stuck:
-            ctypes.PyDLL(None).sleep(100_000)
-        (folder / "other half").write_text("two")
-
-
 def aborting(*_: object) -> None:
     """The life of a worker that cannot start."""
     os.kill(os.getpid(), signal.SIGABRT)
-
-
-def leaving(connection: Connection, *_: object) -> None:
-    """The life of a worker that dies behind its race, slowly: its memory is dumped."""
-    send(connection, READY)
-    connection.recv()
-    send(connection, ENDED)
-    connection.close()
-    threading.Event().wait()
 
 
 def preparing(connection: Connection, *_: object) -> None:

@@ -97,18 +97,8 @@ def test_an_installed_package_is_one_name_that_works_beside_others(tmp_path: Pat
     grammar = str(site / "decode_derby/grammars/date.regex")
     checked = run("-m", "decode_derby", "grammar", grammar, "--text", "2026-11-28")  # in a child
     assert checked.returncode == 0, checked.stderr
-    race = (
-        "race",
-        "a",
-        "--engine",
-        "fake",
-        "--model",
-        "fake-loop",
-        "-c",
-        "kv",
-        "--record",
-        "race.json",
-    )
+    engine = ("--engine", "fake", "--model", "fake-loop")
+    race = ("race", "a", *engine, "-c", "kv", "--record", "race.json")
     assert run(str(site / "bin" / "decode-derby"), *race).returncode == 0
     assert dict(load(here / "race.json").versions)["decode-derby"] in about
     refusal = run(str(site / "bin" / "decode-derby"), "page", "--limit", "colums=3")

@@ -22,12 +22,8 @@ from backend.grammar.sources import GrammarSource
 from backend.libraries.transformers import code_arguments
 from backend.limits import PUBLIC, limits_of
 from backend.offer import offer_of
-from backend.racing.models import LoadedModels
-from backend.racing.race import Race
-from backend.results.scoreboard import Scoreboard
-from backend.strategies.column import default_column
 from backend.strategies.registry import strategies
-from backend.types import ModelSpec, Request
+from backend.types import ModelSpec
 from page.bench import plan_of
 
 THERE = offer_of(("openvino", "torch"), limits=PUBLIC)
@@ -243,13 +239,6 @@ def test_a_space_that_is_lent_a_gpu_call_by_call_is_refused(
 ) -> None:
     monkeypatch.setenv("SPACES_ZERO_GPU", "true")
     test_a_launch_that_cannot_be_is_one_sentence([], "A ZeroGPU Space lends its GPU call by call")
-
-
-def test_columns_that_guess_are_refused_where_a_pass_takes_one_token() -> None:
-    column, target = default_column("lookup"), ModelSpec("fake-one-token", "fake")
-    board = Scoreboard([column])
-    Race(Request("x"), (column,), target).run(LoadedModels(), board.add, lambda: False)
-    assert "one token at a time" in board.scores[0].message
 
 
 ONE = "model.layers.1.mlp.up_proj.weight"

@@ -2,7 +2,6 @@
 own, so that a column has its machine to itself.
 """
 
-import importlib.util
 from collections.abc import Iterator, Sequence
 from functools import partial
 from importlib import import_module
@@ -28,11 +27,12 @@ def run_on_cluster(
 
     Raises DerbyError without Ray, without a cluster, or if a machine is lost.
     """
-    if importlib.util.find_spec("ray") is None:
+    try:
+        ray = import_module("ray")
+    except ImportError as error:
         raise DerbyError(
             "A cluster needs Ray: pip install -r requirements-ray.txt, or leave --cluster out."
-        )
-    ray, errors = import_module("ray"), import_module("ray.exceptions")
+        ) from error
     try:
         ray.init(
             address=address,
@@ -45,24 +45,24 @@ def run_on_cluster(
             "leave --cluster out."
         ) from error
     try:
-        on_node = import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy
-        jobs, race = remaining(plan, done), partial(raced, models=LoadedModels())
+        on_node = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
+        jobs, actor = remaining(plan, done), ray.remote(num_cpus=0)(Runner)
         runners = [
-            ray.remote(Runner)
-            .options(scheduling_strategy=on_node(node["NodeID"], soft=False), num_cpus=0)
-            .remote(plan, race, f"{node['NodeManagerHostname']} {node['NodeID'][:6]}")
+            actor.options(scheduling_strategy=on_node(node["NodeID"], soft=False)).remote(
+                plan, partial(raced, models=LoadedModels())
+            )
             for node in ray.nodes()
             if node["Alive"]
         ]
         say(f"{len(jobs)} prompts run on {len(runners)} machines.")
-        pool = import_module("ray.util").ActorPool(runners)
+        pool = ray.util.ActorPool(runners)
         yield from pool.map_unordered(lambda runner, job: runner.row.remote(job), jobs)
-    except errors.RayActorError as error:
+    except ray.exceptions.RayActorError as error:
         raise DerbyError(
             "A machine of the cluster was lost: run again, with the same --results, which keeps "
             "what is measured."
         ) from error
-    except errors.RayTaskError as error:
+    except ray.exceptions.RayTaskError as error:
         raise error.cause if isinstance(error.cause, DerbyError) else error from None
     finally:
         ray.shutdown()

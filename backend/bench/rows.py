@@ -40,15 +40,13 @@ class Figures(Untrusted, extra="forbid"):
 
 
 class PromptRow(Untrusted, extra="forbid"):
-    """One job. `of` is the plan's identity, `machine` a cluster's name of where it ran. `others`:
-    the most of the machine that others used in one of its races. `turns`: in each turn of the chat
-    the columns in the plan's order, each with its figures, or why it has none; "": the baseline has
-    none to compare with.
+    """One job. `of` is the plan's identity. `others`: the most of the machine that others used in
+    one of its races. `turns`: in each turn of the chat the columns in the plan's order, each with
+    its figures, or why it has none; "": the baseline has none to compare with.
     """
 
     of: str
     job: Count
-    machine: str = ""
     others: Amount = 0.0
     turns: tuple[tuple[Figures | str, ...], ...]
 
@@ -58,12 +56,11 @@ class PromptRow(Untrusted, extra="forbid"):
         return any(isinstance(entry, str) and entry for entry in chain(*self.turns))
 
 
-def row_of(plan: Plan, job: Job, boards: Sequence[Scoreboard], machine: str = "") -> PromptRow:
+def row_of(plan: Plan, job: Job, boards: Sequence[Scoreboard]) -> PromptRow:
     """What the races of a job's turns came to."""
     return PromptRow(
         of=plan.identity,
         job=job.number,
-        machine=machine,
         others=max((board.others for board in boards), default=0.0),
         turns=tuple(_turn(board, job.baseline) for board in boards),
     )

@@ -39,8 +39,8 @@ class Runner:
     twice.
     """
 
-    def __init__(self, plan: Plan, race: Callable[[Race], Scoreboard], machine: str = "") -> None:
-        self._plan, self._race, self._machine, self._warm = plan, race, machine, False
+    def __init__(self, plan: Plan, race: Callable[[Race], Scoreboard]) -> None:
+        self._plan, self._race, self._warm = plan, race, False
 
     def row(self, job: Job) -> PromptRow:
         if not self._warm:
@@ -49,7 +49,7 @@ class Runner:
         boards = list[Scoreboard]()  # one a turn of the chat
         while (turn := job.next_race(boards)) is not None:
             boards.append(self._race(turn))
-        return row_of(self._plan, job, boards, self._machine)
+        return row_of(self._plan, job, boards)
 
 
 def run(

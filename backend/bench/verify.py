@@ -1,6 +1,6 @@
 """The equality matrix: every lossless column writes what KV reuse writes, on the real engines."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -44,15 +44,14 @@ class Verified:
         return not any(self.differences.values())
 
 
-def verified_columns() -> tuple[Column, ...]:
-    """KV reuse, and whatever each strategy wants to have checked against it."""
-    texts = [
+def verified_columns(names: Sequence[str] = ()) -> tuple[Column, ...]:
+    """KV reuse and the columns of these names, or whatever each strategy wants to have checked."""
+    texts = names or [
         f"{name}:{settings}" if settings else name
         for name, strategy in strategies().items()
         for settings in strategy.verified
-        if name != BASELINE
     ]
-    return tuple(map(parse_column, (BASELINE, *texts)))
+    return tuple(dict.fromkeys(map(parse_column, (BASELINE, *texts))))
 
 
 def cases(
@@ -73,19 +72,16 @@ def cases(
 
 
 def verify(
-    chosen: tuple[Case, ...], models: LoadedModels, columns: tuple[Column, ...] = ()
+    chosen: Sequence[Case], models: LoadedModels, columns: Sequence[Column]
 ) -> Iterator[Verified]:
     """Run the cases one by one: all `columns` of a case, KV reuse first among them, in as many
-    races as they take; (): all that there are. Who promises a distribution writes a text of its
-    own, but at temperature 0.
+    races as they take. Who promises a distribution writes a text of its own, but at temperature 0.
 
     Raises DerbyError if there is nothing to compare with, for KV reuse fails.
     """
     for case in chosen:
         temperature = case.request.sampling.temperature
-        base, *others = (
-            column for column in columns or verified_columns() if column.lossless(temperature)
-        )
+        base, *others = (column for column in columns if column.lossless(temperature))
         tokens, differences = 0, dict[str, str]()
         for start in range(0, len(others), MAX_COLUMNS - 1):
             lineup = (base, *others[start : start + MAX_COLUMNS - 1])

@@ -26,7 +26,7 @@ from backend.bench.summary import (
 )
 from backend.bench.tune import Tuning
 from backend.bench.tune import tune as tuned
-from backend.bench.verify import PENALIZED, TARGETS, cases
+from backend.bench.verify import PENALIZED, TARGETS, cases, verified_columns
 from backend.bench.verify import verify as verified
 from backend.cli import options
 from backend.cli.console import out, print_table, say, visible
@@ -165,6 +165,7 @@ COMPARED = [name for name, engine in engines().items() if not engine.demo]
 
 
 def verify(
+    column: options.Columns = [],
     engine: Annotated[list[str], typer.Option(help="An engine to check. Repeatable.")] = COMPARED,
     prompts: Annotated[
         int, typer.Option(help="How many of the six prompts to use.", min=1, max=len(PROMPTS))
@@ -174,7 +175,7 @@ def verify(
     max_new_tokens: options.MaxNewTokens = 96,
     raw: options.Raw = False,
 ) -> None:
-    """Check that every lossless column writes the text of KV reuse; exit code 1 if not."""
+    """Check that lossless columns, or those of -c, write the text of KV reuse; else exit code 1."""
     promised = [
         replace(target, name=model, device=device)
         for target in TARGETS
@@ -187,7 +188,8 @@ def verify(
         *cases(usual, targets, PROMPTS[:prompts]),
         *cases(replace(usual, ignore_eos=True), targets, PROMPTS[:1], PENALIZED),
     )
-    for number, result in enumerate(verified(chosen, LoadedModels()), 1):
+    columns = verified_columns(column)
+    for number, result in enumerate(verified(chosen, LoadedModels(), columns), 1):
         case, sampling = result.case, result.case.request.sampling
         unequal += not result.equal
         equality = f"{len(result.differences)} columns equal" if result.equal else "NOT EQUAL"

@@ -27,7 +27,7 @@ from backend.export.picture import picture_of
 from backend.export.tables import markdown
 from backend.grammar.sources import grammar_from_file
 from backend.models.files import BUILT_IN
-from backend.racing.hosts import InlineHost
+from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.records.file import load, require_folder, save
 from backend.records.record import RaceRecord, recorded
@@ -114,7 +114,7 @@ def race(
             board.add(event)
             draw(event)
 
-        InlineHost().run(entered, add, interrupted.is_set)
+        entered.run(LoadedModels(), add, interrupted.is_set)
     if not as_json and any(score.state != "failed" or score.steps for score in board.scores):
         conclude(board)  # else the sentences at the end say all there is
     if record is not None:

@@ -33,8 +33,7 @@ POLL = 0.05
 #: Asks the worker to end its race.
 STOP = "stop"
 
-#: What a worker says beside events: it takes races, which it also answers when asked so, and its
-#: race has ended.
+#: What a worker says beside events: it takes races, and its race has ended.
 READY, ENDED = "ready", "ended"
 
 #: Seconds that a worker has to end what it does when it is asked to: its pass, of which those of a
@@ -53,41 +52,23 @@ class Host(ABC):
 
     def run(self, race: Race, emit: Emit, stopped: Stopped) -> None:
         """Run a race to its end or, once `stopped()`, that of its pass. Every column ends in
-        Finished or Failed, each once, whatever happens. Raises what `emit` raises: the race stops
-        then.
+        Finished or Failed, each once, whatever happens. `emit` is not to raise.
         """
-        running, broken = dict.fromkeys(range(len(race.columns))), list[Exception]()
+        running = dict.fromkeys(range(len(race.columns)))
 
         def note(event: Event) -> None:
             if isinstance(event, Finished | Failed):
                 running.pop(event.column, None)
-            if not broken:
-                try:
-                    emit(event)
-                except Exception as error:
-                    broken.append(error)
-
-        def unwanted() -> bool:
-            return bool(broken) or stopped()
+            emit(event)
 
         try:
-            self._in_turn(race, note, unwanted)
+            with self._lock:
+                self._run(race, note, stopped)
             ends = [Finished(column, "stopped", []) for column in running]
         except Exception as error:
             ends = failures(running, error)
         for event in ends:
-            note(event)
-        for error in broken:
-            raise error
-
-    def _in_turn(self, race: Race, emit: Emit, stopped: Stopped) -> None:
-        while not self._lock.acquire(timeout=POLL):
-            if stopped():
-                return
-        try:
-            self._run(race, emit, stopped)
-        finally:
-            self._lock.release()
+            emit(event)
 
     @abstractmethod
     def _run(self, race: Race, emit: Emit, stopped: Stopped) -> None:
@@ -98,7 +79,7 @@ class Host(ABC):
 
 
 class InlineHost(Host):
-    """Runs races on the thread that asks: for the command line, and in a worker."""
+    """Runs races on the thread that asks: in a worker."""
 
     def __init__(self, models: LoadedModels | None = None) -> None:
         super().__init__()
@@ -120,9 +101,7 @@ def cause_of_death(exitcode: int | None) -> str:
             "SIGKILL: most likely the memory ran out; use fewer columns, fewer tokens or a "
             "smaller model"
         )
-    with contextlib.suppress(ValueError):
-        return signal.Signals(-exitcode).name
-    return f"signal {-exitcode}"
+    return signal.Signals(-exitcode).name
 
 
 class ProcessHost(Host):
@@ -168,7 +147,7 @@ class ProcessHost(Host):
 
     def _run(self, race: Race, emit: Emit, stopped: Stopped) -> None:
         """Raises DerbyError if the worker dies."""
-        if not self._answers():
+        if not self._process.is_alive():
             self._replace()
         while not self._ready:  # a stop costs nobody the models that are being loaded
             if stopped():
@@ -186,17 +165,6 @@ class ProcessHost(Host):
                     self._receive(emit)
         if self._running:
             self._replace()
-
-    def _answers(self) -> bool:
-        """Whether the worker takes a race, or still starts: one that dies looks alive for a while,
-        in which it would take the race with it.
-        """
-        if not self._ready:
-            return self._process.is_alive()
-        self._send(READY)
-        with contextlib.suppress(EOFError, OSError):  # it warms up in its idle moments
-            return self._connection.poll(PASS_GRACE) and bool(self._connection.recv_bytes())
-        return False
 
     def _send(self, message: Race | str) -> None:
         with contextlib.suppress(OSError):  # it is dead, as `_receive` finds
@@ -267,9 +235,7 @@ def work(
         while True:
             while not connection.poll() and models.warm_up():
                 pass
-            if (race := connection.recv()) == READY:
-                send(connection, READY)
-            elif race != STOP:
+            if (race := connection.recv()) != STOP:
                 stop = False
                 host.run(race, emit, stopped)
                 send(connection, ENDED)

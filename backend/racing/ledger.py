@@ -38,11 +38,9 @@ def _read(servers: Iterable[psutil.Process]) -> tuple[float, float]:
     """Seconds of processor time so far: all there were, and those of others than this process and
     the servers, their children, such as a library's server, and the page's own process.
     """
-    times = psutil.cpu_times()._asdict()
-    # Linux counts what guests use as user time too.
-    seconds = {name: value for name, value in times.items() if not name.startswith("guest")}
-    total = sum(seconds.values())
-    others = total - seconds.get("idle", 0.0) - seconds.get("iowait", 0.0)
+    times = psutil.cpu_times()
+    total = sum(times)
+    others = total - times.idle - getattr(times, "iowait", 0.0)
     page, race = multiprocessing.parent_process(), set[psutil.Process]()
     for process in (psutil.Process(), *servers):
         with suppress(psutil.Error):  # it has ended, or may not be looked at

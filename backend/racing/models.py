@@ -169,7 +169,7 @@ class LoadedModels:
         DerbyError for what cannot be had.
         """
         if HUB_ID.fullmatch(name):
-            hub_folder(name, say, download=bool(self.limits.hub))
+            hub_folder(name, say, download=self.limits.hub)
 
     @contextmanager
     def session(self, engine: Engine, rows: int, layers: Layers = ()) -> Iterator[Session]:

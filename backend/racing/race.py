@@ -1,9 +1,8 @@
 """A race: one request and a line-up of columns, each on the race's model or on one of its own."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
-from operator import attrgetter
 from pathlib import Path
 from time import perf_counter
 
@@ -66,10 +65,6 @@ class Race:
         its first turn, off every clock; one that cannot be loaded fails its own columns. One that
         keeps no cache ends at the photo finish.
         """
-
-        def preparing(text: str) -> None:
-            emit(Preparing(text))
-
         models.begin(column.target(self.target) for column in self.columns if column.strategy.loads)
         board, finish, early = Scoreboard(self.columns), inf, self._early
         ledger = Ledger(each.settings()["at"] for each in self.columns if each.name == SERVER.name)
@@ -82,63 +77,65 @@ class Race:
                 spec=column.target(self.target),
                 request=self.request,
                 models=models,
-                say=preparing,
+                say=lambda text: emit(Preparing(text)),
                 stopped=lambda: stopped() or at_finish(index),
                 save_cache=self.save_cache if index == self.saved_column else None,
                 restore_cache=self.restore_cache,
             )
-            return Lane(index, run.events(), run.clock, alone=column.strategy.alone)
+            alone = column.strategy.alone or self.alone_from is not None
+            return Lane(index, run.events(), run.clock, alone)
 
         def at_finish(index: int) -> bool:
             score = board.scores[index]
             start = 0.0 if is_program(self.request.prompt) else score.ttft
             return index in early and score.steps > 0 and score.seconds - start >= finish
 
-        for each in self._events(lane_of, stopped):
-            event = each
-            if isinstance(each, Finished) and each.reason == "stopped" and at_finish(each.column):
-                event = replace(each, reason="photo finish")
+        def note(event: Event) -> None:
+            nonlocal finish
             board.add(event)
             if early and isinstance(event, Finished) and (result := result_of(board)).finished:
                 finish = result.moment or 0.0
             emit(event)
+
+        ends = list[Finished]()  # of columns that run again
+        for event in interleave(list(map(lane_of, self._order)), stopped):
+            if not isinstance(event, Finished):
+                note(event)
+            elif event.reason == "stopped":
+                note(replace(event, reason="photo finish") if at_finish(event.column) else event)
+            elif self.columns[event.column].strategy.alone and self.alone_from is None:
+                ends.append(event)
+            else:
+                note(event)
+        for event in self._repeated(ends, lane_of, stopped):
+            note(event)
         emit(ledger.conditions())
 
-    def _events(
-        self, lane_of: Callable[[int], Lane], stopped: Callable[[], bool]
+    @property
+    def _order(self) -> Sequence[int]:
+        """The columns as they begin; those that end at the photo finish of others behind these."""
+        order = range(len(self.columns))
+        if self.alone_from is None:
+            return order
+        rotated = (*order[self.alone_from :], *order[: self.alone_from])
+        return sorted(rotated, key=lambda index: index in self._early)
+
+    def _repeated(
+        self, ends: Sequence[Finished], lane_of: Callable[[int], Lane], stopped: Callable[[], bool]
     ) -> Iterator[Event]:
-        """The events of all lanes. Those that cannot be held run before the others, and again
-        behind them, so that a change of the machine shows; they end with their last run.
+        """The other runs of columns that cannot be held, so that a change of the machine shows, and
+        their ends, which come with the last ones.
         """
-        lanes = list(map(lane_of, range(len(self.columns))))
-        if self.alone_from is not None:
-            order = (*lanes[self.alone_from :], *lanes[: self.alone_from])
-            for lane in sorted(order, key=lambda lane: lane.column in self._early):
-                yield from interleave([lane], stopped)
-            return
-        ends: list[Finished] = []
-        for lane in filter(attrgetter("alone"), lanes):
-            for event in interleave([lane], stopped):
-                if isinstance(event, Finished) and event.reason != "stopped":
-                    ends.append(event)
-                else:
-                    yield event
-        yield from interleave([lane for lane in lanes if not lane.alone], stopped)
         began = perf_counter()
         for number in range(2, MOST_RUNS + 1):
             if stopped() or (number > 2 and perf_counter() - began > REPEATS):
                 break
-            for end in ends:
-                title = self.columns[end.column].title
+            for column in [end.column for end in ends]:
+                title = self.columns[column].title
                 yield Preparing(f"{title} runs again, alone, to see how sure its speed is...")
-                yield from _repeated(lane_of(end.column), stopped)
+                *events, end = interleave([lane_of(column)], stopped)
+                steps = [event for event in events if isinstance(event, Step)][1:]
+                if steps and isinstance(end, Finished) and end.reason != "stopped":
+                    times = [step.seconds["total"] for step in steps]
+                    yield Repeated(column, times, [len(step.origins) for step in steps])
         yield from ends
-
-
-def _repeated(lane: Lane, stopped: Callable[[], bool]) -> Iterator[Repeated]:
-    """What a lane took that ran to its end; nothing if it did not."""
-    *events, end = interleave([lane], stopped)
-    steps = [event for event in events if isinstance(event, Step)][1:]
-    if steps and isinstance(end, Finished) and end.reason != "stopped":
-        times, tokens = [step.seconds["total"] for step in steps], [len(s.origins) for s in steps]
-        yield Repeated(lane.column, times, tokens)

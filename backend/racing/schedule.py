@@ -20,8 +20,9 @@ TURN = 0.06
 @dataclass(slots=True, eq=False)
 class Lane:
     """One column's run. It does its work inside `next(events)`, when it has the turn; once the race
-    is stopped it computes nothing more and ends. One that cannot be held runs `alone`, behind the
-    others: None is where no event has come for a moment. `wrote`: it has written a token.
+    is stopped it computes nothing more and ends. One that runs `alone` does so before the others,
+    from its first turn to its end. None is where no event has come for a moment. `wrote`: it has
+    written a token.
     """
 
     column: int
@@ -52,8 +53,9 @@ def interleave(
                 )
                 running = [lane for lane in running if lane.wrote]
                 continue
-            if lane not in running or (lane.wrote and lane.clock.seconds - began >= turn):
-                lane = min(running, key=lambda lane: lane.clock.seconds)
+            over = lane and not lane.alone and lane.wrote and lane.clock.seconds - began >= turn
+            if lane not in running or over:
+                lane = min(running, key=lambda lane: (not lane.alone, lane.clock.seconds))
                 began = lane.clock.seconds
             try:
                 event = next(lane.events)

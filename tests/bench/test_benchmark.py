@@ -10,13 +10,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scoreboards import board_of, started, step
 
 from backend.bench import runner
 from backend.bench.plan import Plan
@@ -25,7 +24,6 @@ from backend.bench.rows import Figures, PromptRow, RowFile, remaining, row_of
 from backend.bench.runner import raced, run, wait_for_quiet
 from backend.bench.summary import (
     HEADINGS,
-    ColumnResult,
     cells,
     conclusion,
     failures,
@@ -33,7 +31,7 @@ from backend.bench.summary import (
     results,
 )
 from backend.errors import DerbyError
-from backend.events import Conditions, Event, Failed, Finished
+from backend.events import Conditions, Failed
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.result import NOISY
@@ -188,7 +186,9 @@ def test_a_failed_column_is_named_and_stands_in_the_table_beside_the_others() ->
     boards = [here(job.race) for job in of.jobs]
     for board in boards:
         board.add(Failed(1, "The device is gone."))
+    boards[0].add(Conditions(0.2))
     rows = [row_of(of, job, [board]) for job, board in zip(of.jobs, boards, strict=True)]
+    assert rows[0].others == 0.2
     assert failures(of, rows) == ["Prompt lookup, 2 prompts: The device is gone."]
     base, failed, other = results(measured(of, rows))[:3]
     assert (failed.prompts, failed.left_out, failed.equal, failed.speedup) == (2, 2, 0, None)
@@ -203,81 +203,61 @@ def test_a_failed_column_is_named_and_stands_in_the_table_beside_the_others() ->
     assert len(failures(of, rows)) == 2
 
 
+BASE = Figures(
+    speedup=1.0,
+    ttft=9.0,
+    tpot=9.0,
+    tokens_per_pass=1.0,
+    drafted=0,
+    accepted=0,
+    equal=True,
+    one_clock=True,
+)
+
+
+def compared(
+    texts: str, figures: Sequence[dict[str, Any]], others: float = 0.0
+) -> tuple[Plan, list[PromptRow]]:
+    """Prompts that are a letter each, and rows with what lookup's figures have of their own."""
+    of = replace(plan("lookup"), prompts=tuple(Prompt("any", text) for text in texts))
+    turns = [((BASE, BASE.model_copy(update=changes)),) for changes in figures]
+    return of, [
+        PromptRow(of=of.identity, job=number, others=others, turns=turn)
+        for number, turn in enumerate(turns)
+    ]
+
+
 @pytest.mark.parametrize(("others", "doubt"), [(0.0, ""), (0.3, "30%"), (0.7, "70%")])
 def test_a_benchmark_on_a_noisy_machine_names_no_faster_column(others: float, doubt: str) -> None:
-    of = replace(plan("lookup"), prompts=tuple(Prompt("any", text) for text in "abcd"))
-    rows = list[PromptRow]()
-    for job, speed in zip(of.jobs, (1.9, 2.0, 2.0, 2.1), strict=True):
-        columns = clocked(0, [1.0] * 41), clocked(1, [1.0] + [1 / speed] * 40)
-        board = board_of("kv lookup", *chain(*columns), Conditions(others))
-        rows.append(row_of(of, job, [board, board]))
+    of, rows = compared("abcd", [{"speedup": speedup} for speedup in (1.9, 2.0, 2.0, 2.1)], others)
     sentence = conclusion(of, results(measured(of, rows)), rows)
     assert ("Prompt lookup 2.00" in sentence) == (others <= NOISY)
     assert doubt in sentence
     assert bool(doubt) == ("other programs" in sentence)
 
 
-def clocked(column: int, seconds: Sequence[float]) -> list[Event]:
-    """A finished column that wrote one token a step, which took so long each."""
-    steps = [step(column, [number], total) for number, total in enumerate(seconds)]
-    return [started(column), *steps, Finished(column, "token limit", [])]
-
-
-def compared(texts: str, columns: Sequence[Sequence[float]], tokens: int = 41) -> ColumnResult:
-    """The results of lookup's steps beside those of KV reuse, a second each, on prompts that are a
-    letter each.
-    """
-    of = replace(plan("lookup"), prompts=tuple(Prompt("any", text) for text in texts))
-    boards = [
-        board_of("kv lookup", *clocked(0, [1.0] * tokens), *clocked(1, seconds))
-        for seconds in columns
-    ]
-    rows = [row_of(of, job, [board]) for job, board in zip(of.jobs, boards, strict=True)]
-    return results(measured(of, rows))[1]
-
-
 def test_enough_prompts_give_an_interval_and_repeats_are_no_other_prompts() -> None:
-    columns = [[1.0] + [1 / speed] * 40 for speed in (1.2, 1.3, 1.4, 1.5)]
-    result = compared("abcd", columns)
+    figures = [{"speedup": speedup} for speedup in (1.2, 1.3, 1.4, 1.5)]
+    result, repeated = (
+        results(measured(*compared(texts, figures)))[1] for texts in ("abcd", "aaaa")
+    )
     assert result.speedup == pytest.approx(1.35)
     assert result.interval is not None
     assert 1 < result.interval[0] < 1.35 < result.interval[1] < 1.8
-    repeated = compared("aaaa", columns)
     assert (repeated.prompts, repeated.interval) == (1, None)
 
 
 @pytest.mark.parametrize("one_clock", [True, False])
 def test_shares_are_of_all_guesses_and_two_clocks_have_no_interval(one_clock: bool) -> None:
-    of = replace(plan("lookup"), prompts=tuple(Prompt("any", text) for text in "abcde"))
-    base = Figures(
-        speedup=1.0,
-        ttft=9.0,
-        tpot=9.0,
-        tokens_per_pass=1.0,
-        drafted=0,
-        accepted=0,
-        equal=True,
-        one_clock=True,
-    )
-    columns = [
+    figures = [
         {"speedup": speedup, "drafted": 10, "accepted": number, "one_clock": one_clock}
         for number, speedup in enumerate((1.5, 2.5, 3.5, 4.5, 0.0))
     ]
-    rows = [
-        PromptRow(of=of.identity, job=number, turns=((base, base.model_copy(update=column)),))
-        for number, column in enumerate(columns)
-    ]
-    assert len(results(measured(of, rows))) == 2, "one category is all there is"
-    result = results(measured(of, rows))[1]
+    _, result = results(measured(*compared("abcde", figures)))  # one category is all there is
     assert (result.speedup, result.acceptance) == (3.0, 10 / 50), "0: too short to tell"
-    assert result.left_out == 1
+    assert (result.left_out, result.equal) == (1, 5)
     assert (result.interval is None) == (not one_clock)
     assert result.faster == one_clock
-
-
-def test_a_short_answer_says_nothing_of_speed() -> None:
-    result = compared("a", [[1.0] + [0.5] * 8], tokens=9)
-    assert (result.speedup, result.left_out, result.equal) == (None, 1, 1)
 
 
 @pytest.mark.parametrize(

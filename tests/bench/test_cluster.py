@@ -45,9 +45,10 @@ def address() -> Iterator[str]:
 
 
 def test_every_prompt_counts_once(address: str) -> None:
-    rows = list(run_on_cluster(address, PLAN, [], print))
+    lines = list[str]()
+    rows = list(run_on_cluster(address, PLAN, [], lines.append))
+    assert lines == ["6 prompts run on 2 machines."]
     assert sorted(row.job for row in rows) == list(range(6))
-    assert len({row.machine for row in rows}) == 2
     for row in rows:
         assert [len(turn) for turn in row.turns] == [2] * (2 if row.job == 0 else 1)
         assert all(not isinstance(each, str) and each.equal for turn in row.turns for each in turn)

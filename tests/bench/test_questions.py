@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import chat_model
 import pytest
 
 from backend.bench.plan import Plan
@@ -21,7 +20,6 @@ from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import parse_column
-from backend.tokenizer import HfTokenizer
 from backend.types import ModelSpec, Request
 
 #: A line of Spec-Bench's file, of SPEED-Bench's as it is published, and as its own script makes it.
@@ -143,17 +141,6 @@ def test_every_turn_is_asked_on_what_kv_reuse_answered_before() -> None:
         text = "".join(f"User: {question}\nAnswer: {answer}\n" for question, answer in chat)
         prompt = f"{text}User: {questions[turn]}\nAnswer: ".encode()
         assert {score.prompt_tokens for score in board.scores} == {len(prompt)}
-
-
-def test_a_model_reads_the_chat_through_its_own_template(tmp_path: Path) -> None:
-    fast = chat_model.tokenizer()
-    fast.save_pretrained(tmp_path)
-    tokenizer = HfTokenizer(tmp_path, frozenset({chat_model.END}), chat_model.VOCABULARY)
-    turns = (("user", "Who?"), ("assistant", "I."), ("user", "When?"))
-    chat = [{"role": role, "content": text} for role, text in turns]
-    text = str(fast.apply_chat_template(chat, tokenize=False, add_generation_prompt=True))
-    tokens = fast.encode(text, add_special_tokens=False)
-    assert tokenizer.encode("When?", chat=True, earlier=(("Who?", "I."),)) == tokens
 
 
 def test_a_question_counts_once_with_all_its_turns_and_has_a_cell_in_its_category() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import ROOT, small_apps
+from browser import ROOT, board_app
 from playwright.sync_api import Browser, Page, expect
 
 from backend.offer import offer_of
@@ -58,8 +58,8 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def address(file: Path) -> Iterator[str]:
     """The app's."""
-    with small_apps("board", str(file)) as addresses:
-        yield addresses[0]
+    with board_app(file) as place:
+        yield place
 
 
 @pytest.fixture

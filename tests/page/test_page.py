@@ -7,17 +7,15 @@ import os
 import re
 import signal
 from collections.abc import Callable
-from contextlib import ExitStack
 from typing import Any
 
-import httpx
 import psutil
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from browser import Visitor
 from playwright.sync_api import Page, expect
 
-from backend.form import EXAMPLES, PRESETS, Form
+from backend.form import EXAMPLES, PRESETS
 
 pytestmark = pytest.mark.browser
 
@@ -133,34 +131,6 @@ def test_a_benchmark_ends_with_its_tab(enter: Enter) -> None:
     slow.page.close()
     visitor.wait("ended")
     assert all(visitor.texts)
-
-
-def test_one_browser_s_forty_benchmarks_hinder_nobody(enter: Enter, address: str) -> None:
-    """It has two waiting places, whatever waits there; pages open, and others have their turns."""
-    with httpx.Client(base_url=address, timeout=60) as browser:
-        browser.get("", headers={"Accept": "text/html"})
-        config = browser.get("config").json()
-        parts = {part["id"]: part["props"] for part in config["components"]}
-        size = len(Form.model_fields) + 1  # the prompts beside the settings
-        functions = [each for each in config["dependencies"] if each["backend_fn"]]
-        bench = next(each for each in functions if len(each["inputs"]) == size)
-        stated = {Form.model_fields[name].title: value for name, value in ENDLESS.items()}
-        stated["Prompts"] = "One\nTwo"
-        fields = [parts[part] for part in bench["inputs"]]
-        data = [stated.get(field.get("label"), field.get("value")) for field in fields]
-        for n in range(40):
-            call = {"data": data, "fn_index": bench["id"]}
-            answer = browser.post("gradio_api/queue/join", json=call | {"session_hash": f"s{n}"})
-            assert answer.status_code == 200
-        visitor = enter(prompt="Short one 4", max_new_tokens=40, lineup="kv")
-        visitor.run()
-        expect(visitor.board.locator(".status")).to_contain_text("3 races ahead")
-        with ExitStack() as streams:
-            for n in range(40):  # whoever hangs up is gone
-                place = f"gradio_api/queue/data?session_hash=s{n}"
-                stream = streams.enter_context(browser.stream("GET", place))
-                next(stream.iter_lines())
-        visitor.wait("ended")
 
 
 def test_a_killed_worker_fails_its_race_alone(enter: Enter) -> None:

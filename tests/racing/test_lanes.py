@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 import pytest
-from race_runs import FAKE, board_after, until
+from race_runs import FAKE, board_after, events_of, until
 
 from backend.errors import DerbyError
 from backend.events import Event, Finished, Repeated, Started, Step
@@ -190,6 +190,9 @@ def test_libraries_that_cannot_be_held_run_alone_before_the_others_and_behind_th
     assert order[6:] == [0, 2] * MOST_RUNS, "their other runs in turns, and then their ends"
     assert [board.scores[i].seconds for i in (0, 2)] == [0.7, 0.7], "by the library's clock"
     assert board.scores[0].repeats == [Repeated(0, [0.2], [1])] * (MOST_RUNS - 1)
+    once = Race(REQUEST, tuple(map(parse_column, ("one", "kv"))), FAKE, alone_from=1)
+    order = [e.column for e in events_of(once) if isinstance(e, Started | Repeated | Finished)]
+    assert order == [1, 1, 0, 0], "where every column runs alone, none does so again"
 
 
 @pytest.mark.parametrize("first", [(), (65, 66)])

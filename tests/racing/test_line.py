@@ -63,8 +63,6 @@ def test_a_guest_has_two_waiting_places_and_others_have_theirs() -> None:
 def test_who_leaves_lets_the_next_one_on_whether_he_waits_or_not() -> None:
     async def leave() -> None:
         line = Line(5)
-        with ExitStack() as first, ExitStack() as second, line.place("last") as last:
-            pass
         with ExitStack() as first, ExitStack() as second:
             first.enter_context(line.place("first"))
             second.enter_context(line.place("second"))

@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 import pytest
 from chat_model import make
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from race_runs import FAKE, alive, board_after, ends, events_of, run_solo, until
+from race_runs import FAKE, board_after, ends, events_of, run_solo, until
 
 from backend.decoding.seams import Decision, Drafter
 from backend.engines.fake import FakeEngine
@@ -47,7 +46,7 @@ from backend.strategies import registry
 from backend.strategies.column import Column, default_column, parse_column
 from backend.strategies.declaration import Strategy
 from backend.strategies.registry import DEFAULT_COLUMNS
-from backend.types import Logits, ModelSpec, Outcome, Request, Sampling
+from backend.types import ModelSpec, Outcome, Request, Sampling
 
 REQUEST = Request("Who is it?", max_new_tokens=60)
 COLUMNS = tuple(map(parse_column, DEFAULT_COLUMNS))
@@ -358,22 +357,6 @@ def test_text_that_might_become_a_stop_string_is_shown(name: str) -> None:
         assert score.text == plain[: score.length]
 
 
-class Accents(FakeEngine):
-    """Writes a letter of two bytes again and again."""
-
-    def logits(self, prefix: Sequence[int]) -> Logits:
-        values = np.zeros(self.vocab_size, dtype=np.float32)
-        values[0xA9 if prefix[-1] == 0xC3 else 0xC3] = 9
-        return values
-
-
-@pytest.mark.parametrize(("tokens", "text"), [(4, "\u00e9\u00e9"), (5, "\u00e9\u00e9\ufffd")])
-def test_an_incomplete_character_is_shown_as_one(tokens: int, text: str) -> None:
-    models = Loaded({"fake": Accents()})
-    score = stopped_after(models, Request("Who?", 40, chat=False), "kv", tokens)
-    assert (score.length, score.text) == (tokens, text)
-
-
 def test_a_stopped_program_shows_the_value_that_it_was_in() -> None:
     models, prompt = LoadedModels(), 'Name: {{gen "name" max_tokens=30 stop="%s"}}.'
     request = Request(prompt % "\N{SNOWMAN}", 40)
@@ -446,38 +429,30 @@ def apart(program: str) -> psutil.Process:
     return psutil.Process(int(subprocess.check_output(command)))
 
 
-class Others:
-    """Seconds of others, on all cores, since the beginning; `but` a share of the time."""
-
-    def __init__(self) -> None:
-        self.ledger, self.begun = Ledger(), time.monotonic()
-
-    def seconds(self, but: float = 0.0) -> float:
-        share = self.ledger.conditions().others - but
-        return share * (psutil.cpu_count() or 1) * (time.monotonic() - self.begun)
+def busy() -> float:
+    """Seconds that all processors have worked so far."""
+    times = psutil.cpu_times()
+    return sum(times) - times.idle - times.iowait
 
 
-def test_another_program_is_told_from_the_race_itself_and_from_its_own_children() -> None:
-    """What ran in children, such as a library's server, was "other programs"."""
-    others = Others()
+def test_children_and_named_servers_are_no_other_programs() -> None:
+    """What ran in children, such as a library's server, was "other programs". A server belongs to
+    the race that names it, though it was started elsewhere and is nobody's child here.
+    """
+    ledger, before, begun, cores = Ledger(), busy(), time.monotonic(), psutil.cpu_count() or 1
     with subprocess.Popen([sys.executable, "-c", BUSY]) as child:
         child.wait()
-    quiet = others.seconds()
-    busy = apart(BUSY)
-    until(lambda: not alive(busy.pid))
-    assert others.seconds() - quiet > 0.7
-    assert 0 < others.ledger.conditions().others <= 1
-
-
-def test_a_server_on_this_machine_belongs_to_the_race() -> None:
-    """Also one that was started elsewhere, and is nobody's child here."""
+    others = ledger.conditions().others * (time.monotonic() - begun) * cores
+    assert busy() - before - others > 0.7
     server = apart(SERVER)
     try:
         until(lambda: server.net_connections("tcp"))
         at = f"@http://127.0.0.1:{server.net_connections('tcp')[0].laddr.port}"
-        others = Others()
+        ledger, begun = Ledger(), time.monotonic()
         events = events_of(Race(REQUEST, (parse_column(at), parse_column("@nowhere")), FAKE))
-        (conditions,) = [event for event in events if isinstance(event, Conditions)]
-        assert others.seconds(but=conditions.others) > 0.7
+        (named,) = [event.others for event in events if isinstance(event, Conditions)]
+        unnamed = ledger.conditions().others
+        assert (unnamed - named) * (time.monotonic() - begun) * cores > 0.7
+        assert 0 < unnamed <= 1
     finally:
         server.kill()
