@@ -101,7 +101,7 @@ class NetworkDrafter(Drafter):
         if not len(logits):
             return NOTHING
         for position in range(known, length):
-            logits = network.guess(position, context[position])
+            logits = network.read(position, [context[position]], None, wanted=True)
 
         calls, chance, path, draws = 1 + length - known, 1.0, Path(), dict[Path, Draw]()
         while True:
