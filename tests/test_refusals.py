@@ -104,6 +104,10 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
             "number from 1 to 64."
         ),
     ),
+    (
+        form(lineup="kv@fake"),
+        "Line 1 of the line-up: There is no engine 'fake' here: choose openvino or torch.",
+    ),
     (form(engine="abacus"), "There is no engine 'abacus' here: choose openvino or torch."),
     (
         form(precision="int1"),
