@@ -1,6 +1,5 @@
 """Fake races, and lives of a worker process: it imports them."""
 
-import ctypes
 import os
 import signal
 import threading
