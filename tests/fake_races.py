@@ -1,5 +1,6 @@
 """Fake races, and lives of a worker process: it imports them."""
 
+import ctypes
 import os
 import signal
 import threading
@@ -22,6 +23,15 @@ class FakeRace:
         emit(Finished(0, "end of text", []))
 
     def do(self, emit: Emit, stopped: Stopped) -> None: ...
+
+
+@dataclass(frozen=True)
+class HoldInterpreter(FakeRace):
+    """Waits for ever in native code that lets no other thread of the interpreter run."""
+
+    def do(self, emit: Emit, stopped: Stopped) -> None:
+        emit(Preparing("begun"))
+        ctypes.PyDLL(None).sleep(100_000)
 
 
 @dataclass(frozen=True)
