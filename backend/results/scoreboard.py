@@ -139,8 +139,6 @@ class Score:
                 self.reason, self.expected = event.reason, event.expected
             case Failed():
                 self.state, self.message = "failed", event.message
-            case _:
-                pass
 
     def _step(self, step: Step) -> None:
         count = len(step.origins)  # of the tokens, also where their ids are not known
