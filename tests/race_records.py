@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from backend.events import Conditions, Event, from_json
-from backend.racing.hosts import InlineHost
+from backend.racing.hosts import Host
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.records.file import Document
@@ -35,9 +35,7 @@ KINDS = {
 def race_events(request: Request, columns: Sequence[Column]) -> list[Event]:
     """All that happens in a race on the fake engine, on a machine that nobody else uses."""
     events: list[Event] = []
-    InlineHost(LoadedModels()).run(
-        Race(request, tuple(columns), FAKE), events.append, lambda: False
-    )
+    Host(LoadedModels()).run(Race(request, tuple(columns), FAKE), events.append, lambda: False)
     quiet = {"others": 0.0}
     return [replace(e, **quiet) if isinstance(e, Conditions) else e for e in events]
 
