@@ -8,11 +8,11 @@ from naive_race import chooser, kv, lookup, stateless
 from race_runs import run_solo
 
 from backend.bench.prompts import PROMPTS, Prompt
+from backend.bench.runner import raced as race_board
 from backend.bench.verify import PENALIZED, cases, verified_columns, verify
 from backend.engines.torch.engine import TorchEngine
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
-from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import Column, parse_column
 from backend.tokenizer import prompt_tokens
 from backend.types import ModelSpec, Request, Sampling
@@ -33,10 +33,8 @@ def raced(
     models: LoadedModels, names: tuple[str, ...], request: Request, target: ModelSpec
 ) -> list:
     """The columns' tokens."""
-    columns = tuple(map(parse_column, names))
-    board = Scoreboard(columns)
-    Race(request, columns, target).run(models, board.add, lambda: False)
-    assert [score.message for score in board.scores] == [""] * len(columns)
+    board = race_board(Race(request, tuple(map(parse_column, names)), target), models)
+    assert {score.message for score in board.scores} == {""}
     return [score.tokens for score in board.scores]
 
 
@@ -75,14 +73,6 @@ def test_the_published_codes_write_the_text_of_fp32(models: LoadedModels) -> Non
     """In the built-in model's codes, at fp32's arithmetic, nothing but a tie can fall otherwise."""
     names = ("kv", "kv@int4-exact", "speculative@int4-exact", "lookahead@int4-exact")
     request = Request(PROMPTS[2].text, 10, Sampling(0.7, seed=1))
-    first, *others = raced(models, names, request, OPENVINO)
-    assert others == [first] * 3
-
-
-@pytest.mark.model
-def test_every_drafter_writes_the_grammars_text(models: LoadedModels) -> None:
-    names = tuple(f"{name}:grammar=person" for name in ("kv", "lookup", "lookahead", "speculative"))
-    request = Request("Who wrote Emma?", 16, Sampling(0.8, seed=3))
     first, *others = raced(models, names, request, OPENVINO)
     assert others == [first] * 3
 

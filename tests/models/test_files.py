@@ -223,6 +223,7 @@ def test_weights_are_counted_in_all_files_whatever_they_are_stored_as(tmp_path: 
     first = {"a": np.zeros((32, 8), np.float32), "scale": np.zeros((), np.float32)}
     save_file(first, tmp_path / "model-1.safetensors", metadata={"format": "pt"})
     save_file({"b": np.zeros((5, 4, 2), np.float16)}, tmp_path / "model-2.safetensors")
+    save_file(first, tmp_path / "consolidated.safetensors")  # the maker's own, of the same weights
     assert weights_in(tmp_path) == (count := 32 * 8 + 1 + 40)
     sizes = {"torch fp32": 4.0, "torch bf16": 2.0, "openvino fp32": 4.0, "openvino int4": 0.8}
     for which, size in sizes.items():

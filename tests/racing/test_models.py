@@ -11,12 +11,10 @@ from pathlib import Path
 
 import chat_model
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from race_runs import FAKE as FAKE_SPEC
 from race_runs import board_after, events_of
-from safetensors.torch import save_file
 
 from backend import costs as measuring
 from backend.cli.options import target_of
@@ -24,7 +22,6 @@ from backend.engines.fake import FAKE, WEIGHT_BYTES, FakeEngine
 from backend.engines.registry import engine_named
 from backend.errors import DerbyError
 from backend.machine import computes_bf16
-from backend.models.files import weights_in
 from backend.racing import models as loading
 from backend.racing.models import BUDGET_VARIABLE, SHARE, LoadedModels, model_budget, usual_spec
 from backend.racing.race import Race
@@ -222,11 +219,3 @@ def test_a_ready_made_model_runs_as_it_is_stored(tmp_path: Path) -> None:
         written = "".join(f'<data element_type="{kind}" />' for kind in kinds.split())
         (folder / "openvino_model.xml").write_text(written)
         assert usual_spec(ModelSpec(str(folder)), pytest.fail).precision == precision
-
-
-def test_weights_are_counted_once(tmp_path: Path) -> None:
-    """Makers' own files beside transformers' doubled every estimate."""
-    save_file({"a": torch.zeros(6, 5)}, tmp_path / "model-1.safetensors")
-    save_file({"a": torch.zeros(6, 5)}, tmp_path / "consolidated.safetensors")
-    save_file({"b": torch.zeros(4, 16)}, tmp_path / "model-2.safetensors")
-    assert weights_in(tmp_path) == 30 + 64

@@ -182,7 +182,7 @@ def test_without_a_copy_of_the_target_to_draft_a_column_looks_up_and_says_why(
 
 
 def test_where_a_pass_checks_a_chain_alone_the_others_guess_chains() -> None:
-    guessing = ("lookup:k=6,ngram=1", "speculative:draft=near,k=4")
+    guessing = ("lookup", "lookup:k=6,ngram=1", "speculative:draft=near,k=4")
     columns = [*COLUMNS, *map(parse_column, guessing)]
     engine = FakeEngine(period=2, sharpness=4.0, guesses="chains")
     _, board = raced(columns, Loaded({"fake": engine, "near": engine}), Request("Who?", 300))
@@ -190,7 +190,7 @@ def test_where_a_pass_checks_a_chain_alone_the_others_guess_chains() -> None:
         assert score.state == ("failed" if column.name == "lookahead" else "done"), score.message
         if column.grammar is None and score.state == "done":
             assert score.tokens == board.scores[1].tokens[: len(score.tokens)]
-    assert min(score.accepted for score in board.scores[-2:]) > 0
+    assert min(score.accepted for score in board.scores[-3:]) > 0
 
 
 def test_a_model_is_loaded_on_its_column_s_turn_while_no_clock_runs() -> None:
@@ -242,19 +242,11 @@ def test_stateless_ends_at_the_photo_finish_of_the_result(
 
 
 def test_columns_may_run_alone_one_after_another_whichever_is_first() -> None:
-    together, alone = (
-        events_of(Race(REQUEST, COLUMNS[1:4], FAKE, alone_from=first), loaded())
-        for first in (None, 1)
-    )
+    alone = events_of(Race(REQUEST, COLUMNS[1:4], FAKE, alone_from=1), loaded())
     order = [e.column for e in alone if isinstance(e, Started)]
     assert order == [1, 2, 0]
     seen = [e.column for e in alone if isinstance(e, Step)]
     assert seen == sorted(seen, key=order.index), "a column took turns with another"
-    assert answers(together) == answers(alone)
-
-
-def answers(events: Sequence[Event]) -> list[list[int]]:
-    return [score.tokens for score in board_after(COLUMNS[1:4], events).scores]
 
 
 LINE_UP = [
@@ -345,18 +337,6 @@ def stopped_after(models: LoadedModels, request: Request, name: str, tokens: int
     return board.scores[0]
 
 
-@pytest.mark.parametrize("name", ["kv", "lookup:k=3", "lookahead"])
-def test_text_that_might_become_a_stop_string_is_shown(name: str) -> None:
-    models = LoadedModels()
-    plain = stopped_after(models, Request("Who?", 40, chat=False), name, 40).text
-    request = Request("Who?", 40, chat=False, stop=(f"{plain[3:30]}\N{SNOWMAN}",))
-    for tokens in (1, 4, 9, 20):
-        score = stopped_after(models, request, name, tokens)
-        assert score.reason == "stopped"
-        assert score.length >= tokens
-        assert score.text == plain[: score.length]
-
-
 def test_a_stopped_program_shows_the_value_that_it_was_in() -> None:
     models, prompt = LoadedModels(), 'Name: {{gen "name" max_tokens=30 stop="%s"}}.'
     request = Request(prompt % "\N{SNOWMAN}", 40)
@@ -386,19 +366,7 @@ def test_a_column_that_its_schema_lets_end_is_judged_once(words: str) -> None:
         steps = sum(event.seconds["total"] for event in events if isinstance(event, Step))
         compiled = sum(event.seconds for event in events if isinstance(event, Prepared))
         assert score.seconds == pytest.approx(steps + compiled), "judging is on nobody's clock"
-
-
-def test_what_the_engine_lets_through_is_named() -> None:
-    """llguidance 1.9.1 takes second 60 at any time of day."""
-    moment = {"type": "string", "format": "date-time", "pattern": "^2024-01-01T10:00:60Z$"}
-    column = parse_column(
-        "grammar:grammar=own", GrammarSource("json_schema", json.dumps(moment), "judged")
-    )
-    events, _ = raced([column], request=Request("Who?", 200))
-    (judged,) = [event for event in events if isinstance(event, Judged)]
-    assert judged.verdict == "invalid"
-    assert "10:00:60" in judged.why
-    events, _ = raced([parse_column("kv:grammar=arithmetic")])
+    events, _ = raced([parse_column(words.replace("own", "arithmetic"))])
     assert not any(isinstance(event, Judged) for event in events), "there is no schema"
 
 
