@@ -45,10 +45,6 @@ def race_of(names: str, tokens: int = 24, temperature: float = 0.0) -> RaceRecor
     return replace(recorded(request, columns, FAKE, race_events(request, columns)), made=MADE)
 
 
-#: A column of every strategy of ours.
-EVERY = "stateless kv speculative lookahead grammar lookup"
-
-
 #: Whatever JSON may hold, and numbers that it may not.
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),

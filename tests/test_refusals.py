@@ -67,10 +67,6 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     ),
     (form(model="/etc"), "There is no model '/etc' here: choose built-in."),
     (
-        form(lineup="kv:model=/etc"),
-        "Line 1 of the line-up: There is no model '/etc' here: choose built-in.",
-    ),
-    (
         form(lineup="speculative:draft=/etc/head.safetensors"),
         "Line 1 of the line-up: There is no model '/etc/head.safetensors' here: choose built-in.",
     ),
@@ -85,7 +81,6 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
         form(lineup="kv@fake"),
         "Line 1 of the line-up: There is no engine 'fake' here: choose openvino or torch.",
     ),
-    (form(engine="abacus"), "There is no engine 'abacus' here: choose openvino or torch."),
     (
         form(precision="int1"),
         "There is no precision 'int1' here: choose fp32, int8, int4, int4-exact or int8-exact.",
@@ -183,7 +178,6 @@ def test_what_is_typed_is_answered_with_a_sentence(
 @pytest.mark.parametrize(
     ("options", "beginning"),
     [
-        (["--limit", "colums=3"], "There is no limit 'colums'"),
         (["--port", "65536"], "Nothing can be served at 127.0.0.1, port 65536"),
         (["--host", "no.such.host.invalid"], "Nothing can be served at no.such.host.invalid"),
         (["--host", "192.0.2.1"], "Nothing can be served at 192.0.2.1"),

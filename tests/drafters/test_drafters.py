@@ -9,7 +9,6 @@ from itertools import chain
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from loop_runs import PROMPT, Noisy, drafting, naive, run
@@ -21,10 +20,7 @@ from backend.decoding.sampling import Sampler
 from backend.drafters.draft_length import AdaptiveDraftLength, DraftLength
 from backend.drafters.network_drafter import READ_FORCED, Hybrid, NetworkDrafter
 from backend.drafters.prompt_lookup import PromptLookup
-from backend.engines.draft import ModelNetwork
-from backend.engines.eagle3.checkpoint import Checkpoint
-from backend.engines.eagle3.network import Eagle3, Eagle3Shape
-from backend.engines.eagle3.ring import Eagle3Network
+from backend.engines.draft import DraftNetwork, ModelNetwork
 from backend.engines.fake import FakeEngine
 from backend.engines.session import Session
 from backend.events import Step
@@ -192,16 +188,15 @@ def test_a_draft_with_fewer_positions_stops_drafting_and_the_text_goes_on(
 # A draft that reads the target's hidden states too ------------------------------------------------
 
 WINDOW = 16
-SHAPE = Eagle3Shape(2, 2, 1, 1, 2, 4, 200, 1e-5, 1e4, window=WINDOW)
 OWN = (-1.0, -1.0)  # what the draft gives
 
 
-class Recorder(Eagle3Network):
+class Recorder(DraftNetwork):
     """A draft that notes what it is shown and always drafts the token after the last one."""
 
+    name, layers, seconds, window, vocabulary = "draft", (1,), 1e-3, WINDOW, np.arange(200)
+
     def __init__(self) -> None:
-        network = Eagle3(SHAPE, torch.zeros(257, SHAPE.hidden))
-        super().__init__(Checkpoint(network, (1,), np.arange(200)), 1e-3)
         self.rows: list[tuple[int, int, tuple[float, float]]] = []  # position, token, state
 
     def read(
@@ -213,6 +208,8 @@ class Recorder(Eagle3Network):
         logits = np.zeros((1, 200), dtype=np.float32)
         logits[0, (tokens[-1] + 1) % 200] = 5.0
         return logits
+
+    def rewind(self, length: int) -> None: ...
 
     def close(self) -> None: ...
 
@@ -232,12 +229,6 @@ class Reading:
         states = self.session.hidden_states((1,))[list(rows)]
         self.drafter.states.add(self.session.length, states)
         self.session.keep(rows)
-
-    def truncate(self, length: int) -> None:
-        assert self.drafter.states is not None
-        self.session.truncate(length)
-        self.drafter.states.truncate(length)
-        self.drafter.rewind(length)
 
     @property
     def read(self) -> list[tuple[int, int]]:
@@ -324,7 +315,7 @@ def test_hidden_states_follow_the_text() -> None:
     reader.commit([1, 2, 3], [0])
     assert (states.start, states.end) == (0, 301)
     assert states.between(298, 301).tolist() == [[298, 298], [299, 299], [300, 1]]
-    reader.truncate(299)
+    states.truncate(299)
     assert states.between(298, 299).tolist() == [[298, 298]]
     states.add(400, np.zeros((1, 2), np.float32))
     with pytest.raises(RuntimeError, match="known are 400"):

@@ -279,9 +279,9 @@ def test_a_setting_takes_its_own_values_in_any_form_and_no_other(
         with pytest.raises(DerbyError):
             column.with_settings({setting.name: form})
     with suppress(DerbyError):  # any other exception fails this test
-        value = setting.parse(data.draw(ANYTHING), "Column")
-        assert setting.parse(value, "Column") == value
-        assert setting.parse(setting.text(value), "Column") == value
+        taken: Any = setting.parse(data.draw(ANYTHING), "Column")
+        assert setting.parse(taken, "Column") == taken
+        assert setting.parse(setting.text(taken), "Column") == taken
 
 
 @pytest.mark.parametrize(
