@@ -1,4 +1,6 @@
-"""EAGLE-3 drafts with random weights, as folders of their authors' form and of `speculators`'."""
+"""EAGLE-3 drafts with random weights, as folders of their authors' form and of `speculators`'; and
+what a draft computes by definition.
+"""
 
 import json
 from collections.abc import Mapping
@@ -8,6 +10,10 @@ from typing import Any
 import torch
 from chat_model import VOCABULARY, make
 from safetensors.torch import save_file
+from torch.nn import functional
+
+from backend.engines.eagle3.network import Eagle3
+from backend.types import HiddenStates, Logits
 
 #: Tokens that the drafts know, and layers of a chat model that they read.
 KNOWN, LAYERS = 200, (1, 2)
@@ -74,3 +80,42 @@ def make_drafts(root: Path) -> tuple[Path, Path, Path]:
         random_draft(root / "authors", SIZES, LAYERS),
         random_draft(root / "speculators", SIZES, LAYERS, speculators=True),
     )
+
+
+class Whole:
+    """The network as it is defined: over all rows at once, every time. A row is a token and what
+    was fused at the token before it.
+    """
+
+    def __init__(self, network: Eagle3) -> None:
+        self.network, self.window = network, network.shape.window
+        self.rows: list[tuple[int, int, torch.Tensor]] = []
+        self.state = torch.zeros(0)
+
+    @torch.inference_mode()
+    def read(self, position: int, tokens: list[int], states: HiddenStates) -> Logits:
+        places = range(position, position + len(tokens))
+        fused = self.network.fc(torch.from_numpy(states))
+        return self._with(zip(places, tokens, fused, strict=True))
+
+    @torch.inference_mode()
+    def guess(self, position: int, token: int) -> Logits:
+        return self._with([(position, token, self.state)])
+
+    def _with(self, rows: Any) -> Logits:
+        self.rows += rows
+        places, tokens, hidden = zip(*self.rows, strict=True)
+        positions, network = torch.tensor(places), self.network
+        x, read = network.entered(torch.stack(hidden), network.embed(torch.tensor(tokens)))
+        layer, shape = network.midlayer, network.shape
+        q, k, v = (each.transpose(0, 1) for each in layer.project(read, positions))
+        distance = positions[:, None] - positions
+        k, v = (each.repeat_interleave(shape.heads // shape.kv_heads, 0) for each in (k, v))
+        seen = (distance >= 0) & (distance < self.window)
+        attended = functional.scaled_dot_product_attention(q, k, v, seen).transpose(0, 1)
+        x = layer.finish(x, attended)
+        self.state = x[-1]
+        return network.logits(x[-1:]).numpy()
+
+    def rewind(self, length: int) -> None:
+        self.rows = [row for row in self.rows if row[0] < length]

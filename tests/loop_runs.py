@@ -24,7 +24,7 @@ from backend.engines.session import Session
 from backend.events import Event, Finished, Step
 from backend.results.scoreboard import Score
 from backend.strategies.registry import strategies
-from backend.types import Logits, Outcome, Proposal, Request, Sampling
+from backend.types import Logits, Proposal, Request, Sampling
 
 PROMPT = tuple(b"The quick brown fox jumps over the quick brown dog, the quick brown ")
 
@@ -176,18 +176,11 @@ class Noisy(FakeEngine):
 
 
 class Script(Drafter):
-    """Proposes the right continuation but for one wrong token, at depth `wrong` of every block."""
+    """Proposes the right continuation, k tokens at a time."""
 
-    def __init__(self, truth: Sequence[int], start: int, k: int, wrong: int) -> None:
-        self._truth, self._start, self._k, self._wrong = tuple(truth), start, k, wrong
-        self.outcomes: list[Outcome] = []
+    def __init__(self, truth: Sequence[int], start: int, k: int) -> None:
+        self._truth, self._start, self._k = tuple(truth), start, k
 
     def propose(self, context: Sequence[int], budget: int) -> Proposal:
         done = len(context) - self._start
-        block = list(self._truth[done : done + min(self._k, budget)])
-        if self._wrong < len(block):
-            block[self._wrong] = (block[self._wrong] + 1) % 256
-        return Proposal.chain(block)
-
-    def observe(self, outcome: Outcome) -> None:
-        self.outcomes.append(outcome)
+        return Proposal.chain(self._truth[done : done + min(self._k, budget)])

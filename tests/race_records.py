@@ -7,10 +7,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
+from race_runs import events_of
 
 from backend.events import Conditions, Event, from_json
-from backend.racing.hosts import Host
-from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.records.file import Document
 from backend.records.record import Hardware, RaceRecord, recorded
@@ -34,9 +33,7 @@ KINDS = {
 
 def race_events(request: Request, columns: Sequence[Column]) -> list[Event]:
     """All that happens in a race on the fake engine, on a machine that nobody else uses."""
-    events: list[Event] = []
-    Host(LoadedModels()).run(Race(request, tuple(columns), FAKE), events.append, lambda: False)
-    quiet = {"others": 0.0}
+    events, quiet = events_of(Race(request, tuple(columns), FAKE)), {"others": 0.0}
     return [replace(e, **quiet) if isinstance(e, Conditions) else e for e in events]
 
 
@@ -48,8 +45,12 @@ def race_of(names: str, tokens: int = 24, temperature: float = 0.0) -> RaceRecor
     return replace(recorded(request, columns, FAKE, race_events(request, columns)), made=MADE)
 
 
-#: A column of every strategy of ours.
-EVERY = "stateless kv speculative lookahead grammar lookup"
+#: Whatever JSON may hold, and numbers that it may not.
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=4,
+)
 
 
 def values(part: Any) -> st.SearchStrategy[Any]:

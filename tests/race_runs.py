@@ -3,9 +3,11 @@
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
-from pathlib import Path
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any
+
+import psutil
 
 from backend.bench.runner import raced
 from backend.events import Event, Failed, Finished
@@ -89,8 +91,6 @@ def until(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
 
 def alive(pid: int) -> bool:
     """Whether a process does, or could do, anything."""
-    try:
-        status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
-    except OSError:
-        return False
-    return status.rpartition(")")[2].split()[0] not in "ZX"
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    return False

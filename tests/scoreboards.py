@@ -12,7 +12,6 @@ from backend.types import ModelSpec, Origin
 
 SPEC = asdict(ModelSpec())
 
-SINGLE = [[i] for i in range(1, 7)]
 
 #: For so long that there is an interval.
 LONG = [[i] for i in range(1, 61)]

@@ -14,14 +14,7 @@ from race_runs import PATIENCE, alive, until
 ROOT = Path(__file__).resolve().parent.parent
 
 
-@pytest.mark.parametrize(
-    "end",
-    [
-        signal.SIGTERM,
-        signal.SIGKILL,
-        pytest.param(signal.SIGINT, marks=pytest.mark.thorough),
-    ],
-)
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT])
 def test_an_app_that_is_ended_leaves_nothing_behind(end: signal.Signals, tmp_path: Path) -> None:
     """SIGTERM, by which a service manager or a container ends it, closed nothing in the app. Its
     worker is stuck and can notice nothing.

@@ -2,7 +2,7 @@
 
 Held here: who begins rotates; a run that was interrupted, or lacked a column, goes on from its rows
 and comes to the same; rows of another plan are refused; a prompt counts once, however often it was
-asked; without enough prompts there is no interval.
+asked; without enough prompts there is no interval; a chat goes on from what KV reuse answered.
 """
 
 import json
@@ -24,6 +24,7 @@ from backend.bench.rows import Figures, PromptRow, RowFile, remaining, row_of
 from backend.bench.runner import raced, run, wait_for_quiet
 from backend.bench.summary import (
     HEADINGS,
+    by_category,
     cells,
     conclusion,
     failures,
@@ -41,6 +42,7 @@ from backend.types import ModelSpec, Request
 from page.bench import outputs_of
 
 LOOP = ModelSpec("fake-loop", "fake")
+CHAT = Prompt("chat", "Who?", ("When?", "Where?"))
 MODELS = LoadedModels()
 
 
@@ -94,8 +96,7 @@ def go_on(file: Path, of: Plan, race: Callable[[Race], Scoreboard] = here) -> li
 
 def test_an_interrupted_run_goes_on_and_comes_to_the_same(tmp_path: Path) -> None:
     """Interrupted within a chat's turns."""
-    chat, file = Prompt("chat", "Who?", ("When?", "Where?")), tmp_path / "rows.jsonl"
-    of = replace(plan("lookup"), prompts=(*PROMPTS[:2], chat))
+    of, file = replace(plan("lookup"), prompts=(*PROMPTS[:2], CHAT)), tmp_path / "rows.jsonl"
     prompts = list[str]()
 
     def interrupted(race: Race) -> Scoreboard:
@@ -134,7 +135,6 @@ def test_a_prompt_of_which_a_column_failed_is_measured_again(tmp_path: Path) -> 
     ("line", "reason"),
     [
         ("[", "line 1 is not a benchmark result"),
-        ({"job": -1}, "line 1 is not a benchmark result"),
         ({"turns": [["", 5]]}, "line 1 is not a benchmark result"),
         ({"of": "another"}, "belong to another benchmark"),
         ({"job": 99}, "belong to another benchmark"),
@@ -166,19 +166,25 @@ def test_a_file_of_something_else_is_refused(
 def test_every_column_is_compared_with_a_plain_one_in_all_and_by_category(
     columns: str, names: list[str]
 ) -> None:
-    of = plan(*columns.split())
-    summary = results(measured(of, rows_of(of)))
+    of = replace(plan(*columns.split()), prompts=(*PROMPTS[:2], CHAT))
+    measurements = measured(of, rows_of(of))
+    assert len(measurements) == len(names) * (1 + 1 + 3)
+    summary = results(measurements)
     categories = ["all", *(prompt.category for prompt in of.prompts)]
     assert [(result.category, result.column) for result in summary] == [
         (category, name) for category in categories for name in names
     ]
     for result in summary:
         assert result.prompts == result.equal == (3 if result.category == "all" else 1)
-        assert result.interval is None, "three prompts are too few"
+        assert result.interval is None, "three prompts are too few, however many turns"
         assert len(cells(result)) == len(HEADINGS)
         if result.column == "KV reuse":
             assert (result.speedup, result.acceptance) == (1.0, None)
             assert result.tokens_per_pass == 1.0
+    heads, _, *lines = [line.strip("| ").split(" | ") for line in by_category(summary).splitlines()]
+    assert heads == ["column", "all (3)", *(f"{category} (1)" for category in categories[1:])]
+    assert [line[0] for line in lines] == names
+    assert all(len(line) == len(heads) for line in lines)
 
 
 def test_a_failed_column_is_named_and_stands_in_the_table_beside_the_others() -> None:
@@ -201,6 +207,45 @@ def test_a_failed_column_is_named_and_stands_in_the_table_beside_the_others() ->
     rows = [row_of(of, of.jobs[0], boards[:1])]
     assert not any(one.figures for one in measured(of, rows)), "there is nothing to compare with"
     assert len(failures(of, rows)) == 2
+
+
+def races_of(of: Plan) -> tuple[list[Race], list[Scoreboard]]:
+    """The first job's races and their boards."""
+    races, boards = list[Race](), list[Scoreboard]()
+    while (turn := of.jobs[0].next_race(boards)) is not None:
+        races.append(turn)
+        boards.append(here(turn))
+    return races, boards
+
+
+def test_every_turn_is_asked_on_what_kv_reuse_answered_before() -> None:
+    """Of all columns, also of one that wrote less; each reads the whole chat."""
+    of = replace(plan("lookup", "stateless"), prompts=(CHAT,), target=ModelSpec("fake", "fake"))
+    races, boards = races_of(of)
+    questions = [race.request.prompt for race in races]
+    answers = [board.scores[0].text for board in boards]
+    assert questions == ["Who?", "When?", "Where?"]
+    assert len({*answers, ""}) == 4
+    for turn, (race, board) in enumerate(zip(races, boards, strict=True)):
+        chat = list(zip(questions, answers, strict=True))[:turn]
+        assert race.request.earlier == tuple(chat)
+        text = "".join(f"User: {question}\nAnswer: {answer}\n" for question, answer in chat)
+        prompt = f"{text}User: {questions[turn]}\nAnswer: ".encode()
+        assert {score.prompt_tokens for score in board.scores} == {len(prompt)}
+
+
+def test_without_the_chat_template_only_the_first_turn_is_asked() -> None:
+    raw = replace(plan("lookup"), prompts=(CHAT,), request=Request("-", 8, chat=False))
+    assert [len(row.turns) for row in rows_of(raw)] == [1]
+
+
+def test_the_chat_ends_where_kv_reuse_fails() -> None:
+    """There is no answer to go on from; the row says so and the question is asked again."""
+    of = replace(plan("lookup"), prompts=(CHAT,))
+    board = here(of.jobs[0].race)
+    board.add(Failed(0, "The device is gone."))
+    assert of.jobs[0].next_race([board]) is None
+    assert remaining(of, [row_of(of, of.jobs[0], [board])]) == list(of.jobs)
 
 
 BASE = Figures(

@@ -59,13 +59,28 @@ def check(step: Step, proposal: Proposed, piece: Callable[[int], str]) -> None:
     assert step.origins.count("forced") == min(forced, len(step.origins))
 
 
+@dataclass
+class Strict(ByteTokenizer):
+    """Refuses to tell a token's text while a clock runs."""
+
+    clock: Clock
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def piece(self, token: int) -> str:
+        assert not self.clock.running
+        return super().piece(token)
+
+
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_the_accepted_path_is_what_the_step_drafted(temperature: float) -> None:
+    """Telling it is on nobody's clock."""
     sampling = Sampling(temperature, seed=2)
-    request = Request("x", max_new_tokens=60, sampling=sampling)
+    request, clock = Request("x", max_new_tokens=60, sampling=sampling, top=2), Clock()
     proposers_met: set[str] = set()
     for name, make in drafters(ENGINE, sampling).items():
-        column = run(ENGINE, request, make())
+        column = run(ENGINE, request, make(), clock=clock, tokenizer=Strict(clock))
         steps = list(pairs(column.events))
         assert len(steps) == len(column.steps)
         for step, proposal in steps:
@@ -112,7 +127,7 @@ def test_what_is_accepted_behind_the_end_is_not_committed(length: int) -> None:
     text = run(ENGINE, plain).score.text
     truth = naive(ENGINE, PROMPT, plain)
     request = replace(plain, stop=(text[length : length + 2],))
-    column = run(ENGINE, request, Script(truth, len(PROMPT), k=8, wrong=99))
+    column = run(ENGINE, request, Script(truth, len(PROMPT), k=8))
     steps = list(pairs(column.events))
     for step, proposal in steps:
         check(step, proposal, PIECE)
@@ -156,24 +171,3 @@ def test_the_most_probable_tokens_are_the_targets(temperature: float, promise: s
             if not temperature:
                 assert best[0][0] == PIECE(token)
             text.append(token)
-
-
-@dataclass
-class Strict(ByteTokenizer):
-    """Refuses to tell a token's text while a clock runs."""
-
-    clock: Clock
-
-    def __post_init__(self) -> None:
-        super().__init__()
-
-    def piece(self, token: int) -> str:
-        assert not self.clock.running
-        return super().piece(token)
-
-
-def test_telling_is_on_nobodys_clock() -> None:
-    clock = Clock()
-    request = Request("x", max_new_tokens=20, top=2)
-    for make in drafters(ENGINE, request.sampling).values():
-        assert run(ENGINE, request, make(), clock=clock, tokenizer=Strict(clock)).steps

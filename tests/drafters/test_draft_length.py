@@ -10,10 +10,9 @@ from operator import mul
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from loop_runs import PROMPT, drafting, naive, run
+from loop_runs import PROMPT, drafting, run
 
 from backend.costs import CONTEXT, PassCosts, RunningCosts
-from backend.decoding.sampling import Sampler
 from backend.decoding.seams import UNDECIDED
 from backend.drafters.draft_length import (
     PRIOR_WEIGHT,
@@ -26,12 +25,8 @@ from backend.drafters.draft_length import (
 )
 from backend.drafters.network_drafter import Hybrid, NetworkDrafter
 from backend.drafters.prompt_lookup import PromptLookup
-from backend.engines.draft import ModelNetwork
 from backend.engines.fake import FakeEngine
-from backend.errors import DerbyError
-from backend.strategies.column import parse_column
-from backend.strategies.declaration import DrafterInputs
-from backend.types import Outcome, Proposal, Request, Sampling
+from backend.types import Outcome, Proposal, Request
 
 CURVE = PassCosts((1, 2, 4, 8, 16), (10.0, 11.0, 12.0, 14.0, 22.0))
 NO_LOGITS: object = ()
@@ -183,24 +178,6 @@ def test_what_is_verified_is_a_tree_of_the_best_guesses(
     left = [chance for path, chance in known.items() if path not in paths]
     assert max(left, default=0.0) <= min((known[path] for path in paths), default=1.0)
     assert set(DraftLength(3).proposal(guesses).paths) == set(known)
-
-
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_where_passes_check_chains_alone_every_drafter_proposes_chains(temperature: float) -> None:
-    """A session of such an engine refuses trees; the text is the target's."""
-    engine = FakeEngine(period=5, sharpness=4.0, guesses="chains")
-    request = Request("x", max_new_tokens=60, sampling=Sampling(temperature, seed=4))
-    for name in ("lookup", "lookup:auto=false", "speculative:draft=fake-draft"):
-        declared = parse_column(name)
-        draft = ModelNetwork((session := engine.open()), engine)
-        inputs = DrafterInputs(declared.settings(), engine, CURVE, Sampler(request.sampling), draft)
-        column = run(engine, request, declared.strategy.build(inputs))
-        assert column.tokens == naive(engine, PROMPT, request)
-        assert column.score.drafted > 0
-        session.close()
-    inputs = DrafterInputs(parse_column("lookahead").settings(), engine, CURVE, inputs.sampler)
-    with pytest.raises(DerbyError, match="checks one chain"):
-        parse_column("lookahead").strategy.build(inputs)
 
 
 @pytest.mark.parametrize("k", [1, 4])

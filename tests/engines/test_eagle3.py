@@ -13,30 +13,27 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from cpu_graph import Recorder
-from eagle3_drafts import LAYERS, VOCABULARY, make_drafts
+from eagle3_drafts import LAYERS, VOCABULARY, Whole, make_drafts
 from families import random_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from race_runs import board_after, events_of, run_solo
 from safetensors.torch import load_file
-from torch.nn import functional
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from backend.bench.prompts import PROMPTS
 from backend.engines.eagle3.checkpoint import SHIPPED, Checkpoint, read_checkpoint
 from backend.engines.eagle3.network import Eagle3
-from backend.engines.eagle3.openvino import SETTINGS, OpenVINODraft, OpenVINONetwork
+from backend.engines.eagle3.openvino import SETTINGS, OpenVINODraft
 from backend.engines.eagle3.ring import Eagle3Network
 from backend.engines.eagle3.torch import IDLE, TorchDraft
 from backend.engines.torch.captured import uncaptured
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.strategies.column import parse_column
-from backend.types import HiddenStates, Logits, ModelSpec, Request, Sampling
+from backend.types import ModelSpec, Request, Sampling
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -57,45 +54,6 @@ def read(folder: Path, target: Path, window: int = 1024) -> Checkpoint:
     shorter = Eagle3(replace(network.shape, window=window), network.embedding)
     shorter.load_state_dict(network.state_dict())
     return replace(checkpoint, network=shorter.eval())
-
-
-class Whole:
-    """The network as it is defined: over all rows at once, every time. A row is a token and what
-    was fused at the token before it.
-    """
-
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        self.network, self.window = checkpoint.network, checkpoint.network.shape.window
-        self.rows: list[tuple[int, int, torch.Tensor]] = []
-        self.state = torch.zeros(0)
-
-    @torch.inference_mode()
-    def read(self, position: int, tokens: list[int], states: HiddenStates) -> Logits:
-        places = range(position, position + len(tokens))
-        fused = self.network.fc(torch.from_numpy(states))
-        return self._with(zip(places, tokens, fused, strict=True))
-
-    @torch.inference_mode()
-    def guess(self, position: int, token: int) -> Logits:
-        return self._with([(position, token, self.state)])
-
-    def _with(self, rows: Any) -> Logits:
-        self.rows += rows
-        places, tokens, hidden = zip(*self.rows, strict=True)
-        positions, network = torch.tensor(places), self.network
-        x, read = network.entered(torch.stack(hidden), network.embed(torch.tensor(tokens)))
-        layer, shape = network.midlayer, network.shape
-        q, k, v = (each.transpose(0, 1) for each in layer.project(read, positions))
-        distance = positions[:, None] - positions
-        k, v = (each.repeat_interleave(shape.heads // shape.kv_heads, 0) for each in (k, v))
-        seen = (distance >= 0) & (distance < self.window)
-        attended = functional.scaled_dot_product_attention(q, k, v, seen).transpose(0, 1)
-        x = layer.finish(x, attended)
-        self.state = x[-1]
-        return network.logits(x[-1:]).numpy()
-
-    def rewind(self, length: int) -> None:
-        self.rows = [row for row in self.rows if row[0] < length]
 
 
 RECORDER = Recorder()
@@ -136,12 +94,12 @@ def test_every_ring_computes_what_the_whole_network_does_over_the_whole_text(
     drafts: Drafts, checkpoint: Checkpoint, name: str, data: st.DataObject
 ) -> None:
     """Chunks of any size, round the ring more than once; guesses give way to the text."""
-    one, whole, length = drafts[name].open(), Whole(checkpoint), 1
+    one, whole, length = drafts[name].open(), Whole(checkpoint.network), 1
     for _ in range(data.draw(st.integers(1, 8))):
         tokens = data.draw(st.lists(TOKENS, min_size=1, max_size=WINDOW))
         assert_same(one, whole, tokens, length)
         length += len(tokens)
-        for i, token in enumerate(data.draw(st.lists(TOKENS, max_size=3))):
+        for i, token in enumerate(data.draw(st.lists(TOKENS, max_size=WINDOW + 3))):
             guessed = one.read(length + i, [token], None, wanted=True)
             np.testing.assert_allclose(guessed, whole.guess(length + i, token), atol=2e-3)
         one.rewind(length)
@@ -157,8 +115,8 @@ def test_texts_are_apart_and_graphs_are_used_again(
     networks = [draft.open(), draft.open()]
     captured = RECORDER.captured
     for tokens in ([1, 2, 3], [4]):
-        assert_same(networks[0], Whole(checkpoint), tokens, 1)
-        assert_same(networks[1], Whole(checkpoint), [9], 1)
+        assert_same(networks[0], Whole(checkpoint.network), tokens, 1)
+        assert_same(networks[1], Whole(checkpoint.network), [9], 1)
         for network in (*networks, *networks):
             network.close()
         networks = [draft.open(), draft.open()]
@@ -208,11 +166,9 @@ def test_scaled_positions_turn_as_transformers_has_them(
     np.testing.assert_allclose(turns, expected.numpy(), rtol=1e-6)
 
 
-def raced(
-    folders: tuple[Path, ...], engine: str, texts: list[str], heat: float, *, endless: bool = False
-) -> Any:
+def raced(folders: tuple[Path, ...], engine: str, texts: list[str], heat: float) -> Any:
     columns = tuple(map(parse_column, texts))
-    request = Request("Say a word.", 40, Sampling(heat, seed=3), ignore_eos=endless)
+    request = Request("Say a word.", 40, Sampling(heat, seed=3))
     race = Race(request, columns, ModelSpec(str(folders[0]), engine))
     return board_after(columns, events_of(race, LoadedModels())).scores
 
@@ -237,36 +193,6 @@ def test_columns_write_what_kv_reuse_writes(
     assert authors.text == speculators.text == kv.text
     assert 0 < authors.drafted == speculators.drafted
     assert authors.accepted == speculators.accepted
-
-
-@pytest.mark.parametrize("engine", ["torch", "openvino"])
-def test_every_row_is_read_with_the_states_of_the_token_before_it(
-    folders: tuple[Path, Path, Path], monkeypatch: pytest.MonkeyPatch, engine: str
-) -> None:
-    """Whatever was rejected on the way."""
-    seen: dict[int, tuple[int, NDArray[np.float32]]] = {}
-    original = OpenVINONetwork.read
-
-    def noted(self: Any, position: int, tokens: Any, states: Any, *, wanted: bool) -> Any:
-        if states is not None and position:  # the draft is timed at 0
-            rows = zip(tokens, states.copy(), strict=True)
-            seen.update({position + i: row for i, row in enumerate(rows)})
-        return original(self, position, tokens, states, wanted=wanted)
-
-    monkeypatch.setattr(OpenVINONetwork, "read", noted)
-    column = f"speculative:draft={folders[1]},k=4"
-    (score,) = raced(folders, engine, [column], 0.8, endless=True)
-    assert score.drafted > score.accepted
-    last, models = max(seen), LoadedModels()
-    assert last >= score.prompt_tokens + 30
-    target: Any = models.get(ModelSpec(str(folders[0]), "torch"), print)
-    start = target.tokenizer.encode("Say a word.", chat=True)[:1]
-    text = torch.tensor([[*start, *(seen[position][0] for position in range(1, last + 1))]])
-    with torch.inference_mode():
-        every = target.model(text, output_hidden_states=True).hidden_states
-    expected = torch.cat([every[layer][0] for layer in LAYERS], -1).numpy()
-    for position in range(1, last + 1):
-        assert np.abs(seen[position][1] - expected[position - 1]).max() < 2e-3
 
 
 def test_a_draft_is_loaded_once_and_anew_where_it_was_written_anew(

@@ -7,7 +7,7 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +26,14 @@ from backend.drafters.prompt_lookup import PromptLookup
 from backend.engines.draft import ModelNetwork
 from backend.engines.engine import Engine
 from backend.engines.openvino import export
-from backend.engines.openvino.engine import OpenVINOEngine, open_openvino
+from backend.engines.openvino.engine import open_openvino
 from backend.engines.openvino.export import converted
+from backend.engines.registry import engine_named
 from backend.engines.session import Session
-from backend.engines.torch.engine import TorchEngine, open_torch
+from backend.engines.torch.engine import open_torch
 from backend.errors import DerbyError
 from backend.events import Step
 from backend.models.files import model_files
-from backend.racing.models import LoadedModels
-from backend.racing.race import Race
-from backend.results.scoreboard import Scoreboard
-from backend.strategies.column import parse_column
 from backend.types import Logits, ModelSpec, Request, Sampling, chain_parents
 
 pytestmark = [
@@ -77,24 +74,21 @@ class Models:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self.torch = cache(self._torch)
-        self.openvino = cache(self._openvino)
+        self.torch, self.openvino = (
+            cache(partial(self._open, engine)) for engine in ("torch", "openvino")
+        )
 
     def folder(self, name: str) -> Path:
         folder = self._root / name.replace(" ", "_")
         return folder if folder.exists() else families.make(name, folder)
 
-    def _torch(self, name: str, precision: str = "fp32") -> TorchEngine:
+    def _open(self, engine: str, name: str, precision: str = "fp32") -> Any:
         import torch
 
-        spec = ModelSpec(str(self.folder(name)), "torch", precision)
-        engine = open_torch(spec, print)
+        spec = ModelSpec(str(self.folder(name)), engine, precision)
+        opened = engine_named(engine).open(spec, print)
         torch.set_num_threads(1)  # two would wait for each other longer than they compute
-        return engine
-
-    def _openvino(self, name: str, precision: str = "fp32") -> OpenVINOEngine:
-        spec = ModelSpec(str(self.folder(name)), "openvino", precision)
-        return open_openvino(spec, print)
+        return opened
 
 
 @pytest.fixture(scope="module")
@@ -172,27 +166,6 @@ def test_on_torch_the_columns_agree_and_equal_generate(
     assert rounded.guesses == engine.guesses
     assert_columns_agree(engine, prompt, [engine, rounded])
     assert write(engine, prompt, Sampling()) == generate(models.folder(name), prompt)
-
-
-@pytest.mark.parametrize("name", marked(families.RECURRENT))
-def test_one_token_at_a_time_plain_columns_run_and_others_say_so(models: Models, name: str) -> None:
-    """They write what `generate` writes, with a grammar too, and where a text was cut."""
-    engine = models.torch(name)
-    assert engine.guesses == "none"
-    target = ModelSpec(str(models.folder(name)), "torch")
-    drafting = ("lookup", "speculative", "lookahead")
-    columns = tuple(map(parse_column, ("kv", "stateless", "grammar", *drafting)))
-    board = Scoreboard(columns)
-    race = Race(Request(PROMPTS["short"].decode(), NEW_TOKENS, chat=False), columns, target)
-    race.run(LoadedModels(idle_warm_up=True), board.add, lambda: False)
-    kv, stateless, grammar, *refused = board.scores
-    assert kv.message == stateless.message == grammar.message == ""
-    prompt = engine.tokenizer.encode_plain(PROMPTS["short"].decode())
-    assert kv.tokens == generate(models.folder(name), prompt)
-    assert kv.tokens[: len(stateless.tokens)] == stateless.tokens
-    assert len(grammar.tokens) > 1
-    for score in refused:
-        assert "computes one token at a time here: choose KV reuse" in score.message
 
 
 @pytest.mark.parametrize("name", marked(families.RECURRENT))

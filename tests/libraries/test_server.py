@@ -4,8 +4,6 @@ key goes to its server and nowhere else.
 """
 
 import json
-import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,14 +15,12 @@ from httpx import Client, HTTPTransport, MockTransport, ReadError, Response
 from httpx import Request as HttpRequest
 from hypothesis import given
 from hypothesis import strategies as st
-from race_runs import FAKE, board_after, events_of, until
+from race_runs import FAKE, board_after, events_of
 
 from backend.errors import DerbyError
-from backend.events import Event, Finished, Step
+from backend.events import Event
 from backend.libraries.library import Chunk, Serving
 from backend.libraries.server import VARIABLE, ServerError, server_at, stream_answer
-from backend.racing.hosts import Host
-from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.records.file import as_bytes
 from backend.records.record import recorded
@@ -266,26 +262,6 @@ def test_the_operators_file_is_read_strictly(
         servers.write_text(text)
         with pytest.raises(DerbyError, match=r"mine|file of servers"):
             server_at("mine")
-
-
-def test_a_stop_ends_the_column_of_a_server_that_fell_silent(serve: Serve) -> None:
-    held, events = threading.Event(), list[Event]()
-
-    def pieces() -> Iterator[bytes]:
-        yield from stream(*PLAIN[:-1])
-        held.wait()
-
-    def silent() -> bool:
-        return sum(isinstance(event, Step) for event in events) == 2
-
-    serve(pieces())
-    began = time.monotonic()
-    race = Race(REQUEST, (parse_column(f"@{HOST}"),), FAKE)
-    Host(LoadedModels()).run(race, events.append, silent)
-    assert time.monotonic() - began < 10
-    assert [e.reason for e in events if isinstance(e, Finished)] == ["stopped"]
-    held.set()
-    until(lambda: not any(each.name == "library" for each in threading.enumerate()))
 
 
 NUMBERS = st.integers(-5, 40) | st.floats() | st.sampled_from([10**400, -(10**9), True, None, "1"])

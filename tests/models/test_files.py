@@ -19,12 +19,8 @@ from backend.limits import Limits
 from backend.models import files
 from backend.models.files import ModelFiles, gguf_file, hub_folder, model_files, weights_in
 from backend.racing.models import LoadedModels
-from backend.strategies.registry import DEFAULT_COLUMNS, GGUF_COLUMNS, usual_columns
+from backend.strategies.registry import GGUF_COLUMNS, usual_columns
 from backend.types import ModelSpec
-
-
-def quiet(_: str) -> None: ...
-
 
 CONFIG = json.dumps({"model_type": "llama", "max_position_embeddings": 9, "vocab_size": 9})
 FILES = ("config.json", "model.safetensors")
@@ -67,11 +63,11 @@ def test_data_of_the_top_folder_alone_is_fetched_and_the_hub_is_asked_once(hub: 
     others = ("pytorch_model.bin", "modeling.py", "onnx/config.json", "consolidated.safetensors")
     hub.repositories["owner/one"] = (*FILES, "chat_template.jinja", *others)
     for _ in range(2):
-        assert model_files("owner/one", quiet).folder == hub.cache / "owner/one"
+        assert model_files("owner/one", print).folder == hub.cache / "owner/one"
     assert hub.files("owner/one") == {*FILES, "chat_template.jinja"}
     assert hub.requests == ["owner/one"]
     with pytest.raises(DerbyError, match="name one"):
-        gguf_file("owner/one", quiet)
+        gguf_file("owner/one", print)
 
 
 PARTS = "sub/m-Q8_0-00001-of-00002.gguf sub/m-Q8_0-00002-of-00002.gguf"
@@ -98,46 +94,45 @@ def test_a_gguf_file_is_found_by_its_quantisation_or_its_name(
     (folder := hub.cache / "owner/m").mkdir(parents=True)
     if not fetched:
         with pytest.raises(DerbyError, match="model:Q4_K_M"):
-            gguf_file(f"owner/m:{name}", quiet)
+            gguf_file(f"owner/m:{name}", print)
         return
     first = folder / fetched.split(maxsplit=1)[0]
-    assert gguf_file(f"owner/m:{name}", quiet) == first
+    assert gguf_file(f"owner/m:{name}", print) == first
     assert hub.files("owner/m") == set(fetched.split())
     with pytest.raises(DerbyError, match=r"is a GGUF file, which .*-c llamacpp"):
-        model_files(f"owner/m:{name}", quiet)
+        model_files(f"owner/m:{name}", print)
     for other in hub.repositories["owner/m"]:
         (folder / other).parent.mkdir(exist_ok=True)
         (folder / other).touch()
-    assert gguf_file(f"owner/m:{name}", quiet) == first
+    assert gguf_file(f"owner/m:{name}", print) == first
 
 
 def test_an_ending_in_capitals_is_a_gguf_file_s(tmp_path: Path) -> None:
     file = tmp_path / "UPPER.GGUF"
     file.touch()
-    assert gguf_file(str(file), quiet) == file
-    assert usual_columns(str(file)) == usual_columns("a/b:Q4_K_M") == GGUF_COLUMNS
-    assert usual_columns("a/b") == usual_columns(str(tmp_path)) == DEFAULT_COLUMNS
+    assert gguf_file(str(file), print) == file
+    assert usual_columns("a/b:Q4_K_M") == GGUF_COLUMNS
 
 
 def test_what_the_hubs_cache_holds_serves_where_the_hub_cannot_be_reached(hub: FakeHub) -> None:
     hub.repositories["owner/one"] = FILES
-    model_files("owner/one", quiet)
+    model_files("owner/one", print)
     files._fetched.clear()  # as a new process
     hub.online = False
-    assert model_files("owner/one", quiet).vocab_size == 9
+    assert model_files("owner/one", print).vocab_size == 9
     with pytest.raises(DerbyError, match=r"'owner/two' could not be fetched \(FileNotFoundError\)"):
-        model_files("owner/two", quiet)
+        model_files("owner/two", print)
 
 
 def test_where_downloads_are_off_offered_models_run_and_no_others(hub: FakeHub) -> None:
     """Any visitor could have any model downloaded."""
     hub.repositories |= {"owner/one": FILES, "owner/two": FILES}
-    hub_folder("owner/one", quiet)  # as a page does before it opens
+    hub_folder("owner/one", print)  # as a page does before it opens
     files._fetched.clear()  # races run in another process
     models = LoadedModels(limits=Limits(hub=0))
-    models.fetch("owner/one", quiet)
+    models.fetch("owner/one", print)
     with pytest.raises(DerbyError, match=r"'owner/two' is not here.*hub is 0"):
-        models.get(ModelSpec("owner/two", "torch"), quiet)
+        models.get(ModelSpec("owner/two", "torch"), print)
     assert not hub.files("owner/two")
 
 
@@ -153,7 +148,7 @@ def test_where_downloads_are_off_offered_models_run_and_no_others(hub: FakeHub) 
 )
 def test_what_is_neither_folder_nor_hub_id_is_refused(name: str) -> None:
     with pytest.raises(DerbyError, match="There is no model"):
-        model_files(name, quiet)
+        model_files(name, print)
 
 
 def test_a_folder_is_named_by_a_path_and_holds_weights_without_code(
@@ -163,23 +158,23 @@ def test_a_folder_is_named_by_a_path_and_holds_weights_without_code(
     mine.mkdir()
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DerbyError, match="There is no model 'mine'"):
-        model_files("mine", quiet)
+        model_files("mine", print)
     with pytest.raises(DerbyError, match="nowhere"):
-        model_files("./nowhere", quiet)
+        model_files("./nowhere", print)
     (mine / "config.json").write_text("{}")
     (mine / "pytorch_model.bin").write_bytes(b"\x80")
     with pytest.raises(DerbyError, match=r"safetensors files \(no pickles"):
-        model_files("./mine", quiet)
+        model_files("./mine", print)
 
 
 def test_a_ready_made_openvino_model_is_no_pickle(tmp_path: Path) -> None:
     """openvino_model.bin holds plain numbers."""
     for name in ("openvino_model.bin", "openvino_model.xml", "config.json"):
         (tmp_path / name).write_text(CONFIG)
-    first = model_files(str(tmp_path), quiet)
+    first = model_files(str(tmp_path), print)
     assert first.ready_made
     (tmp_path / "openvino_model.bin").write_bytes(b"\x01")
-    assert model_files(str(tmp_path), quiet).fingerprint != first.fingerprint
+    assert model_files(str(tmp_path), print).fingerprint != first.fingerprint
 
 
 def folder_like(folder: Path, generation: object = None, **config: object) -> ModelFiles:
@@ -189,7 +184,7 @@ def folder_like(folder: Path, generation: object = None, **config: object) -> Mo
     (folder / "model.safetensors").write_bytes(save({}))
     if generation is not None:
         (folder / "generation_config.json").write_text(json.dumps(generation))
-    return model_files(str(folder), quiet)
+    return model_files(str(folder), print)
 
 
 @pytest.mark.parametrize(
@@ -210,7 +205,7 @@ def test_every_eos_id_counts_and_generation_config_wins(
 def test_the_fingerprint_is_of_the_hubs_commit_or_of_the_files_as_they_lie(tmp_path: Path) -> None:
     """It is asked for at each open, of models of gigabytes: no weights are read."""
     first, other = folder_like(tmp_path / "a"), folder_like(tmp_path / "b")
-    assert model_files(str(first.folder), quiet).fingerprint == first.fingerprint
+    assert model_files(str(first.folder), print).fingerprint == first.fingerprint
     written_again = folder_like(tmp_path / "a")  # of the same size
     assert len({each.fingerprint for each in (first, other, written_again)}) == 3
     snapshots = tmp_path / "snapshots"
@@ -223,12 +218,13 @@ def test_weights_are_counted_in_all_files_whatever_they_are_stored_as(tmp_path: 
     first = {"a": np.zeros((32, 8), np.float32), "scale": np.zeros((), np.float32)}
     save_file(first, tmp_path / "model-1.safetensors", metadata={"format": "pt"})
     save_file({"b": np.zeros((5, 4, 2), np.float16)}, tmp_path / "model-2.safetensors")
+    save_file(first, tmp_path / "consolidated.safetensors")  # the maker's own, of the same weights
     assert weights_in(tmp_path) == (count := 32 * 8 + 1 + 40)
     sizes = {"torch fp32": 4.0, "torch bf16": 2.0, "openvino fp32": 4.0, "openvino int4": 0.8}
     for which, size in sizes.items():
         engine, precision = which.split()
         spec = ModelSpec(str(tmp_path), engine, precision)
-        assert engine_named(engine).estimate_bytes(spec, quiet) == round(count * size)
+        assert engine_named(engine).estimate_bytes(spec, print) == round(count * size)
 
 
 LAYERS = {"max_position_embeddings": 4096, "vocab_size": 9, "num_hidden_layers": 2}

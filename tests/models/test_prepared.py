@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -53,7 +54,8 @@ def test_an_ir_of_another_version_of_a_converter_is_made_anew(
 ) -> None:
     """One that an older optimum-intel or OpenVINO had written was used for ever."""
     places: list[tuple[str, str]] = []
-    monkeypatch.setattr(export, "model_files", lambda *_, **__: Files())
+    files = SimpleNamespace(fingerprint="f" * 64)
+    monkeypatch.setattr(export, "model_files", lambda *_, **__: files)
     monkeypatch.setattr(export, "prepared", lambda name, key, *_: places.append((name, key)))
     for installed in ("1", "1", "2"):
         monkeypatch.setattr(cache, "version", lambda _package, installed=installed: installed)
@@ -61,10 +63,6 @@ def test_an_ir_of_another_version_of_a_converter_is_made_anew(
     first, same, other = places
     assert first == same != other
     assert first[0] == other[0], "in its place"
-
-
-class Files:
-    fingerprint = "f" * 64
 
 
 @pytest.mark.parametrize("before", [False, True])

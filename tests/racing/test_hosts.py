@@ -14,7 +14,7 @@ from dataclasses import replace
 import psutil
 import pytest
 from fake_races import Break, FakeRace, HoldInterpreter, Wait, aborting, preparing
-from race_runs import PATIENCE, alive, ends, streamed, until
+from race_runs import PATIENCE, alive, board_after, ends, streamed, until
 
 from backend.events import Event, Failed, Finished, Prefilled, Preparing, Started, Step
 from backend.racing import hosts
@@ -76,12 +76,8 @@ def host(request: pytest.FixtureRequest) -> Generator[Host]:
 
 
 def test_every_host_writes_the_same(host: Host) -> None:
-    def texts(host: Host) -> dict[int, list[int]]:
-        written: dict[int, list[int]] = {i: [] for i in range(len(race.columns))}
-        for event in streamed(host, race):
-            if isinstance(event, Step):
-                written[event.column] += event.tokens
-        return written
+    def texts(host: Host) -> list[list[int]]:
+        return [score.tokens for score in board_after(race.columns, streamed(host, race)).scores]
 
     others = COLUMNS[1:]  # Stateless ends at the photo finish, which is a matter of time
     race = replace(SHORT, columns=(*others, parse_column("speculative:draft=fake-draft,k=2")))

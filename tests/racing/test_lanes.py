@@ -14,7 +14,7 @@ from race_runs import FAKE, board_after, events_of, until
 
 from backend.errors import DerbyError
 from backend.events import Event, Finished, Repeated, Started, Step
-from backend.libraries.library import Chunk, Emit, Library, Settings, StoppedError
+from backend.libraries.library import Chunk, Emit, Library, Settings
 from backend.racing.hosts import Host
 from backend.racing.models import LoadedModels
 from backend.racing.race import MOST_RUNS, Race
@@ -218,25 +218,6 @@ def test_a_stop_ends_a_library_that_waits(first: tuple[int, ...], declare: Decla
     assert board.scores[1].text == bytes(first).decode()
     assert not any(isinstance(each, Started) and each.column == 2 for each in events)
     assert (model.stops, later.stops) == (1, 0)
-    until(no_thread_goes_on)
-
-
-@pytest.mark.parametrize("takes_turns", [True, False])
-def test_a_generation_that_nobody_wants_gives_up(takes_turns: bool, declare: Declare) -> None:
-    gave_up = threading.Event()
-
-    def script(emit: Emit) -> None:
-        try:
-            endless(emit)
-        except StoppedError:
-            gave_up.set()
-            raise
-
-    declare(takes_turns, library=Model(script))
-    request = Request("a", 4096)
-    _, board = raced("library", request=request, stopped=lambda events: written(events, 0) > 2)
-    assert (board.scores[0].reason, board.scores[0].text[:3]) == ("stopped", "AAA")
-    assert gave_up.wait(10)
     until(no_thread_goes_on)
 
 

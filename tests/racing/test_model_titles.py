@@ -6,7 +6,7 @@ from pathlib import Path
 
 import chat_model
 import pytest
-from chat_model import Damage, holding, stating, without
+from chat_model import Damage, holding, without
 from race_runs import never, streamed
 
 from backend.errors import DerbyError
@@ -58,7 +58,6 @@ def test_a_race_of_local_folders_knows_them_by_their_titles_alone(
 
 DAMAGES: dict[str, Damage] = {
     "a config that is cut": holding("config.json", '{"model_type": "ll'),
-    "another shape": stating("config.json", intermediate_size=40),
     "no tokenizer": without("tokenizer.json", "tokenizer_config.json"),
     "weights that are none": holding("model.safetensors", "no weights"),
 }

@@ -11,12 +11,10 @@ from pathlib import Path
 
 import chat_model
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from race_runs import FAKE as FAKE_SPEC
 from race_runs import board_after, events_of
-from safetensors.torch import save_file
 
 from backend import costs as measuring
 from backend.cli.options import target_of
@@ -24,7 +22,6 @@ from backend.engines.fake import FAKE, WEIGHT_BYTES, FakeEngine
 from backend.engines.registry import engine_named
 from backend.errors import DerbyError
 from backend.machine import computes_bf16
-from backend.models.files import weights_in
 from backend.racing import models as loading
 from backend.racing.models import BUDGET_VARIABLE, SHARE, LoadedModels, model_budget, usual_spec
 from backend.racing.race import Race
@@ -34,9 +31,6 @@ from backend.types import ModelSpec, Request
 
 NAMES = ("fake", "fake-draft", "fake-loop", "fake-slow", "fake-endless")
 ONE, TWO, THREE, *_ = SPECS = tuple(ModelSpec(name, "fake") for name in NAMES)
-
-
-def quiet(_text: str) -> None: ...
 
 
 def room_for(models: int, more: int = WEIGHT_BYTES // 2) -> LoadedModels:
@@ -58,21 +52,21 @@ def test_as_many_stay_as_fit_and_they_are_the_last_used(room: int, used: list[Mo
     models, latest = room_for(room), list[ModelSpec]()
     for spec in used:
         models.begin([spec])
-        assert models.get(spec, quiet) is models.get(spec, quiet)
+        assert models.get(spec, print) is models.get(spec, print)
         latest = [*(other for other in latest if other != spec), spec][-room:]
         assert loaded(models) == latest
 
 
 def test_what_a_race_needs_stays_and_the_memory_of_others_goes_with_them() -> None:
     models = room_for(2)
-    needed, other = models.get(ONE, quiet), weakref.ref(models.get(TWO, quiet))
+    needed, other = models.get(ONE, print), weakref.ref(models.get(TWO, print))
     models.begin([ONE, THREE])
-    models.get(THREE, quiet)
+    models.get(THREE, print)
     assert loaded(models) == [ONE, THREE]
     assert other() is None
-    assert models.get(ONE, quiet) is needed
+    assert models.get(ONE, print) is needed
     with pytest.raises(DerbyError, match=r"Loading .* takes 1\.0 MB .* and 0\.5 MB may be used"):
-        models.get(TWO, quiet)
+        models.get(TWO, print)
 
 
 def test_what_has_no_room_is_refused_before_it_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,15 +74,15 @@ def test_what_has_no_room_is_refused_before_it_is_opened(monkeypatch: pytest.Mon
     peak = replace(FAKE, peak_bytes=lambda spec, _: 2 * WEIGHT_BYTES * (spec != ONE))
     monkeypatch.setattr(loading, "engine_named", lambda _: peak)
     models = room_for(2)
-    models.get(ONE, quiet)
+    models.get(ONE, print)
     models.begin([TWO])
-    models.get(TWO, quiet)
+    models.get(TWO, print)
     assert loaded(models) == [TWO]
     monkeypatch.setattr(FakeEngine, "__init__", lambda *_: pytest.fail("it was opened"))
     with pytest.raises(DerbyError, match=r"takes 2\.0 MB .* and 1\.5 MB may be used"):
-        models.get(THREE, quiet)
+        models.get(THREE, print)
     with pytest.raises(DerbyError, match=r"takes 1\.0 MB .* and 0\.5 MB may be used"):
-        room_for(0).get(ONE, quiet)
+        room_for(0).get(ONE, print)
 
 
 def test_what_cannot_be_had_fails_its_own_columns_and_is_tried_once_a_race(
@@ -98,7 +92,7 @@ def test_what_cannot_be_had_fails_its_own_columns_and_is_tried_once_a_race(
 
     def note(spec: ModelSpec, _say: object) -> FakeEngine:
         tried.append(spec.name)
-        return FAKE.open(spec, quiet)
+        return FAKE.open(spec, print)
 
     monkeypatch.setattr(loading, "engine_named", lambda _: replace(FAKE, open=note))
     models, names = LoadedModels(), ("kv", "kv:model=none", "lookup:model=none", "lookup")
@@ -130,7 +124,7 @@ def test_only_what_decides_by_costs_has_them_measured(
     unpriced = replace(engine_named("fake"), demo=False)
     monkeypatch.setattr(measuring, "engine_named", lambda _name: unpriced)
     models = LoadedModels()
-    engine = models.get(ONE, quiet)
+    engine = models.get(ONE, print)
     for names, measured in ((("kv", "lookup:k=3"), False), (("kv", "lookup"), True)):
         before = engine.forwards
         steps = sum(score.steps for score in scores(models, *names))
@@ -154,7 +148,7 @@ def test_warming_up_ends_after_some_seconds_however_much_is_left(
     monkeypatch.setattr(FakeEngine, "warm_up", passing)
     monkeypatch.setattr(loading, "perf_counter", lambda: now)
     models = LoadedModels()
-    models.get(ONE, quiet)
+    models.get(ONE, print)
     assert len(widths) == 3, "none begins after 4 s"
     while models.warm_up():
         pass
@@ -207,7 +201,7 @@ def test_a_large_model_of_ones_own_runs_at_the_second_precision_and_says_why(
     assert all(f"it runs at {second}, or at fp32 with --precision fp32" in s for s in sentences)
     assert target_of(spec.name, engine, "", "CPU").precision == second
     beside = replace(spec, device="CUDA")  # where the processor's bf16 is no matter
-    assert usual_spec(beside, quiet).precision == ("bf16" if engine == "torch" else second)
+    assert usual_spec(beside, print).precision == ("bf16" if engine == "torch" else second)
     assert target_of(spec.name, engine, "fp32", "CPU").precision == "fp32", "who names one gets it"
     for other in (ModelSpec(), ModelSpec("fake", "fake"), ModelSpec("/no/such/model")):
         assert usual_spec(other, pytest.fail).precision == "fp32"
@@ -222,11 +216,3 @@ def test_a_ready_made_model_runs_as_it_is_stored(tmp_path: Path) -> None:
         written = "".join(f'<data element_type="{kind}" />' for kind in kinds.split())
         (folder / "openvino_model.xml").write_text(written)
         assert usual_spec(ModelSpec(str(folder)), pytest.fail).precision == precision
-
-
-def test_weights_are_counted_once(tmp_path: Path) -> None:
-    """Makers' own files beside transformers' doubled every estimate."""
-    save_file({"a": torch.zeros(6, 5)}, tmp_path / "model-1.safetensors")
-    save_file({"a": torch.zeros(6, 5)}, tmp_path / "consolidated.safetensors")
-    save_file({"b": torch.zeros(4, 16)}, tmp_path / "model-2.safetensors")
-    assert weights_in(tmp_path) == 30 + 64

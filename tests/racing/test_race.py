@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -52,14 +51,12 @@ REQUEST = Request("Who is it?", max_new_tokens=60)
 COLUMNS = tuple(map(parse_column, DEFAULT_COLUMNS))
 
 
-@dataclass
 class Loaded(LoadedModels):
     """Models that are at hand already."""
 
-    engines: dict[str, FakeEngine]
-
-    def __post_init__(self) -> None:
+    def __init__(self, engines: dict[str, FakeEngine]) -> None:
         super().__init__()
+        self.engines = engines
 
     def get(self, spec: ModelSpec, say: Callable[[str], None]) -> FakeEngine:
         say(f"Loading {spec.name}...")
@@ -90,17 +87,10 @@ def test_the_default_columns_run_to_the_end_and_the_lossless_ones_agree(temperat
     request = Request("Who?", max_new_tokens=60, sampling=Sampling(temperature, seed=5))
     events, board = raced([*COLUMNS, default_column("lookup")], engines, request)
     assert [score.state for score in board.scores] == ["done"] * 6
-    assert board.ended
-    texts = texts_of(board)
-    for index, strategy in enumerate(board.columns):
-        own = [event for event in events if getattr(event, "column", -1) == index]
-        assert isinstance(own[0], Started)
-        assert isinstance(own[-1], Finished)
-        assert sum(isinstance(event, Finished) for event in own) == 1
-        assert own[0].prompt_tokens == board.scores[index].prefilled
-        if strategy.grammar is None and strategy.name != "kv":
-            assert texts[index].like == 1, "as the first plain column"
-            assert texts[index].sameness in ("same", "so far")
+    assert sorted(ends(events)) == [*range(6)]
+    for index in (0, 2, 3, 5):
+        text = texts_of(board)[index]
+        assert (text.like, text.sameness in ("same", "so far")) == (1, True), "that of KV reuse"
     grammar = board.scores[4]
     assert grammar.text.lstrip().startswith("{"), "the grammar column writes JSON"
     compiled = [event for event in events if isinstance(event, Prepared)]
@@ -182,7 +172,7 @@ def test_without_a_copy_of_the_target_to_draft_a_column_looks_up_and_says_why(
 
 
 def test_where_a_pass_checks_a_chain_alone_the_others_guess_chains() -> None:
-    guessing = ("lookup:k=6,ngram=1", "speculative:draft=near,k=4")
+    guessing = ("lookup", "lookup:k=6,ngram=1", "speculative:draft=near,k=4")
     columns = [*COLUMNS, *map(parse_column, guessing)]
     engine = FakeEngine(period=2, sharpness=4.0, guesses="chains")
     _, board = raced(columns, Loaded({"fake": engine, "near": engine}), Request("Who?", 300))
@@ -190,7 +180,7 @@ def test_where_a_pass_checks_a_chain_alone_the_others_guess_chains() -> None:
         assert score.state == ("failed" if column.name == "lookahead" else "done"), score.message
         if column.grammar is None and score.state == "done":
             assert score.tokens == board.scores[1].tokens[: len(score.tokens)]
-    assert min(score.accepted for score in board.scores[-2:]) > 0
+    assert min(score.accepted for score in board.scores[-3:]) > 0
 
 
 def test_a_model_is_loaded_on_its_column_s_turn_while_no_clock_runs() -> None:
@@ -242,19 +232,11 @@ def test_stateless_ends_at_the_photo_finish_of_the_result(
 
 
 def test_columns_may_run_alone_one_after_another_whichever_is_first() -> None:
-    together, alone = (
-        events_of(Race(REQUEST, COLUMNS[1:4], FAKE, alone_from=first), loaded())
-        for first in (None, 1)
-    )
+    alone = events_of(Race(REQUEST, COLUMNS[1:4], FAKE, alone_from=1), loaded())
     order = [e.column for e in alone if isinstance(e, Started)]
     assert order == [1, 2, 0]
     seen = [e.column for e in alone if isinstance(e, Step)]
     assert seen == sorted(seen, key=order.index), "a column took turns with another"
-    assert answers(together) == answers(alone)
-
-
-def answers(events: Sequence[Event]) -> list[list[int]]:
-    return [score.tokens for score in board_after(COLUMNS[1:4], events).scores]
 
 
 LINE_UP = [
@@ -345,18 +327,6 @@ def stopped_after(models: LoadedModels, request: Request, name: str, tokens: int
     return board.scores[0]
 
 
-@pytest.mark.parametrize("name", ["kv", "lookup:k=3", "lookahead"])
-def test_text_that_might_become_a_stop_string_is_shown(name: str) -> None:
-    models = LoadedModels()
-    plain = stopped_after(models, Request("Who?", 40, chat=False), name, 40).text
-    request = Request("Who?", 40, chat=False, stop=(f"{plain[3:30]}\N{SNOWMAN}",))
-    for tokens in (1, 4, 9, 20):
-        score = stopped_after(models, request, name, tokens)
-        assert score.reason == "stopped"
-        assert score.length >= tokens
-        assert score.text == plain[: score.length]
-
-
 def test_a_stopped_program_shows_the_value_that_it_was_in() -> None:
     models, prompt = LoadedModels(), 'Name: {{gen "name" max_tokens=30 stop="%s"}}.'
     request = Request(prompt % "\N{SNOWMAN}", 40)
@@ -386,19 +356,7 @@ def test_a_column_that_its_schema_lets_end_is_judged_once(words: str) -> None:
         steps = sum(event.seconds["total"] for event in events if isinstance(event, Step))
         compiled = sum(event.seconds for event in events if isinstance(event, Prepared))
         assert score.seconds == pytest.approx(steps + compiled), "judging is on nobody's clock"
-
-
-def test_what_the_engine_lets_through_is_named() -> None:
-    """llguidance 1.9.1 takes second 60 at any time of day."""
-    moment = {"type": "string", "format": "date-time", "pattern": "^2024-01-01T10:00:60Z$"}
-    column = parse_column(
-        "grammar:grammar=own", GrammarSource("json_schema", json.dumps(moment), "judged")
-    )
-    events, _ = raced([column], request=Request("Who?", 200))
-    (judged,) = [event for event in events if isinstance(event, Judged)]
-    assert judged.verdict == "invalid"
-    assert "10:00:60" in judged.why
-    events, _ = raced([parse_column("kv:grammar=arithmetic")])
+    events, _ = raced([parse_column(words.replace("own", "arithmetic"))])
     assert not any(isinstance(event, Judged) for event in events), "there is no schema"
 
 
@@ -416,17 +374,11 @@ with socket.create_server(("127.0.0.1", 0)) as server:
             client.sendall(b"HTTP/1.1 404 Not Found\\r\\nContent-Length: 0\\r\\n\\r\\n")
 """
 
-#: Starts a program and leaves it to itself, so that it is nobody's child any more.
-APART = """
-import subprocess, sys
-command = [sys.executable, "-c", sys.argv[1]]
-print(subprocess.Popen(command, stdout=subprocess.DEVNULL).pid)
-"""
-
 
 def apart(program: str) -> psutil.Process:
-    command = [sys.executable, "-c", APART, program]
-    return psutil.Process(int(subprocess.check_output(command)))
+    """A program that is left to itself, so that it is nobody's child any more."""
+    start = ["sh", "-c", '"$0" -c "$1" > /dev/null & echo $!', sys.executable, program]
+    return psutil.Process(int(subprocess.check_output(start)))
 
 
 def busy() -> float:

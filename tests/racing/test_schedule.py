@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from race_runs import never
 from scoreboards import step
 
 from backend.decoding.clock import Clock
@@ -63,10 +64,6 @@ class Column:
 
     def lane(self) -> Lane:
         return Lane(self.index, self.events(), self.clock)
-
-
-def never() -> bool:
-    return False
 
 
 @given(DURATIONS, st.sampled_from([0.0, 0.5, 3.0]), st.integers(0, 12))

@@ -3,12 +3,14 @@ it is read back, no longer than need be, and each kind of setting takes its own 
 """
 
 import re
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from loop_runs import LOCAL
+from race_records import ANYTHING
 
 from backend.engines.registry import engines
 from backend.errors import DerbyError
@@ -112,7 +114,6 @@ def test_a_column_is_written_no_longer_than_need_be(column: Column) -> None:
     [
         ("@int8", OwnModel(precision="int8"), "int8"),
         ("@torch/bf16/CUDA", OwnModel("", "torch", "bf16", "CUDA"), "torch, bf16, CUDA"),
-        ("@int4-exact/CPU", OwnModel("", "", "int4-exact", "CPU"), "int4-exact, CPU"),
         ("@GPU.1", OwnModel(device="GPU.1"), "GPU.1"),
         ("@ torch / CPU ", OwnModel("", "torch", "", "CPU"), "torch, CPU"),
         (":model=owner/model", OwnModel("owner/model"), "model"),
@@ -132,13 +133,10 @@ def test_a_column_may_run_on_a_model_of_its_own(place: str, model: OwnModel, lab
 @pytest.mark.parametrize(
     ("lineup", "names"),
     [
-        ("kv grammar:grammar=date speculative:k=4", "KV reuse, Grammar, Speculative"),
         ("lookup:k=4,auto=true lookup:k=4", "Prompt lookup (auto=true), Prompt lookup"),
         ("lookup lookup:k=8", "Prompt lookup, Prompt lookup (k=8)"),
         ("kv kv speculative", "KV reuse #1, KV reuse #2, Speculative"),
-        ("kv@int8 speculative@int8", "KV reuse, Speculative"),
         ("kv speculative@int4-exact", "KV reuse, Speculative (int4-exact)"),
-        ("kv:grammar=date lookup:grammar=date,k=3", "KV reuse, Prompt lookup"),
         ("kv lookup:grammar=date", "KV reuse, Prompt lookup (grammar=date)"),
         ("kv:model=/a/b/one kv:model=c/two", "KV reuse (one), KV reuse (two)"),
         ("kv llamacpp:model=/a/b.gguf", "KV reuse, llama.cpp (b.gguf)"),
@@ -160,7 +158,6 @@ def test_a_name_says_what_differs_in_the_line_up_and_no_more(lineup: str, names:
         ("kv@openvino/CPU", ModelSpec("a/b", "openvino", "int8", "CPU")),
         ("kv:model=c/d", ModelSpec("c/d", "openvino", "int8", "GPU")),
         ("kv@torch", ModelSpec("a/b", "torch", "fp32", "CPU")),
-        ("openvino_genai", ModelSpec("a/b", "openvino_genai", "int8", "GPU")),
         ("openvino_genai@CPU", ModelSpec("a/b", "openvino_genai", "int8", "CPU")),
         ("transformers", ModelSpec("a/b", "transformers", "fp32", "CPU")),
         ("kv@torch/bf16/CUDA:model=c/d", ModelSpec("c/d", "torch", "bf16", "CUDA")),
@@ -196,7 +193,6 @@ def test_a_grammar_of_ones_own_goes_where_it_is_asked_for() -> None:
         ("speculative:auto=false", "speculative:k=8", False),
         ("speculative:auto=false,k=4", "speculative:k=4", False),
         ("speculative:k=4,auto=true", "speculative:auto=true,k=4", True),
-        ("lookahead:auto=false", "lookahead:window=5,level=3,guesses=5", False),
         (" lookahead:window=7, level=4,", "lookahead:window=7,level=4", False),
         ("grammar:grammar=none", "grammar:grammar=none", False),
         ("server:at=http://a:80,model=m:kv:k=4", "@http://a:80:model=m:kv:k=4", False),
@@ -277,31 +273,16 @@ def test_a_setting_takes_its_own_values_in_any_form_and_no_other(
     for form in wrong:
         with pytest.raises(DerbyError):
             column.with_settings({setting.name: form})
-
-
-ANYTHING = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner),
-    max_leaves=4,
-)
-
-
-@given(st.sampled_from([each.values[1] for each in SETTINGS]), ANYTHING)
-def test_any_value_is_taken_or_a_sentence(setting: Any, value: Any) -> None:
-    """What a setting takes it writes, and what it wrote it takes: nothing but DerbyError else."""
-    try:
-        value = setting.parse(value, "Column")
-    except DerbyError:
-        return
-    assert setting.parse(value, "Column") == value
-    assert setting.parse(setting.text(value), "Column") == value
+    with suppress(DerbyError):  # any other exception fails this test
+        taken: Any = setting.parse(data.draw(ANYTHING), "Column")
+        assert setting.parse(taken, "Column") == taken
+        assert setting.parse(setting.text(taken), "Column") == taken
 
 
 @pytest.mark.parametrize(
     ("lineup", "baseline"),
     [
         ("stateless kv lookup kv:grammar=date", 1),
-        ("kv:grammar=date kv:model=a/b kv", 2),
         ("speculative openvino_genai:lookup=4 openvino_genai llamacpp", 2),
         ("transformers:lookup=4 transformers @http://a kv", 3),
         ("llamacpp:spec=ngram-simple llamacpp", 1),

@@ -17,7 +17,6 @@ from packages import install
 from backend.decoding.seams import Drafter
 from backend.engines.eagle3.checkpoint import SHIPPED
 from backend.engines.fake import FakeEngine
-from backend.engines.registry import all_precisions
 from backend.errors import DerbyError
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
@@ -101,6 +100,8 @@ COPY = ModelSpec("owner/model", "openvino", "int4")
         ("hybrid", "owner/model", "torch", "CUDA", None),
         ("hybrid", "owner/model", "torch", "cuda:1", None),
         ("int4", "owner/model", "torch", "AUTO", COPY),
+        ("bf16", "owner/model", "torch", "CUDA", ModelSpec("owner/model", "torch", "bf16", "CUDA")),
+        ("other", "owner/model", "torch", "CPU", ModelSpec("other", "torch")),
     ],
 )
 def test_the_trained_draft_drafts_or_else_a_copy(
@@ -118,21 +119,6 @@ def test_a_draft_by_name_is_never_replaced_by_something_else(tmp_path: Path) -> 
         (tmp_path / "config.json").write_text(json.dumps({"architectures": [kind]}))
         expected = ModelSpec(str(tmp_path), "openvino") if is_model else tmp_path
         assert wanted(str(tmp_path), Target("owner/model")) == expected
-
-
-@pytest.mark.parametrize("precision", all_precisions())
-def test_a_precision_drafts_with_that_copy_of_the_target_or_with_none(precision: str) -> None:
-    expected = {
-        "openvino": "torch" if precision in ("bf16", "fp16") else "openvino",
-        "torch": "torch" if precision in ("fp32", "bf16", "fp16") else "openvino",
-    }
-    for engine, runs in expected.items():
-        copy = ModelSpec("owner/model", runs, precision)
-        assert wanted(precision, Target("owner/model", engine)) == copy
-        other = replace(copy, name="other", engine=engine, precision="fp32")
-        assert wanted("other", Target("owner/model", engine)) == other
-    fake = FakeEngine()
-    assert wanted(precision, fake) == fake.spec
 
 
 def test_a_build_that_fails_leaves_no_session_behind(monkeypatch: pytest.MonkeyPatch) -> None:
