@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loop_runs import PROMPT, drafters, naive, run
+from loop_runs import PROMPT, Script, drafters, naive, run
 from numpy.typing import NDArray
 
 from backend.decoding import clock as clock_module
@@ -102,6 +102,14 @@ def test_bookkeeping_adds_up() -> None:
         if "same" not in name:  # the draft's forwards count on the same engine there
             prefills = sum(isinstance(e, Prefilled) for e in column.events)
             assert engine.forwards - before == len(column.steps) + prefills, name
+
+
+def test_nothing_is_proposed_that_the_answer_has_no_room_for() -> None:
+    engine, request = MODELS["varied"], Request("x", max_new_tokens=7, ignore_eos=True)
+    truth = naive(engine, PROMPT, replace(request, max_new_tokens=20))
+    steps = run(engine, request, Script(truth, len(PROMPT), 9)).steps
+    assert [step.drafted for step in steps] == [0, 5]
+    assert [len(step.tokens) for step in steps] == [1, 6]
 
 
 def test_a_stateless_column_computes_the_whole_prefix_for_every_token() -> None:
