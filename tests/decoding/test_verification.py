@@ -71,11 +71,9 @@ class EvenHead(DraftNetwork):
 
 
 def test_of_two_equal_siblings_the_first_one_leads_on() -> None:
-    """Whoever proposes a token twice loses no guess behind it."""
     proposal = Proposal((5, 7, 5), (-1, 0, -1))
     logits = np.eye(VOCABULARY, dtype=np.float32)[[5, 7, 2, 3]]
-    nothing = np.ones((0, VOCABULARY), dtype=np.bool_)
-    outcome = KEYED.verify(proposal, logits, nothing, 9, Sampler(Sampling()))
+    outcome = KEYED.verify(proposal, logits, np.ones((0, 8), np.bool_), 9, Sampler(Sampling()))
     assert (outcome.tokens, outcome.path) == ((5, 7, 2), (0, 1))
 
 
