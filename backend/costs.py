@@ -122,7 +122,7 @@ Costs = PassCosts | RunningCosts
 UNKNOWN_COSTS = PassCosts((1,), (1e-3,))
 
 #: Raise it whenever the measurement changes.
-RECIPE = "costs v7"
+RECIPE = "costs v8"
 
 #: The widths at which T(k) is measured: where CPUs and GPUs bend, and as far as lookahead goes.
 WIDTHS = (1, 2, 4, 8, 16, 32)
@@ -151,12 +151,11 @@ def known_costs(engine: Engine) -> Costs:
         return RunningCosts(ASSUMED)
 
 
-def costs_of(engine: Engine, say: Say, *, remeasure: bool = False) -> Costs:
-    """The same, but measured now where nothing was before, or with `remeasure`. If measuring fails,
-    `say` gets the reason, and what is known stays.
+def measured_costs(engine: Engine, known: Costs, say: Say) -> Costs:
+    """The same, but measured now. If measuring fails, `say` gets the reason, and the `known` ones
+    stay, as do those of an engine that stands in for a model.
     """
-    known = known_costs(engine)
-    if not isinstance(known, RunningCosts) or not (remeasure or known.now.assumed):
+    if not isinstance(known, RunningCosts):
         return known
     say(f"Measuring passes of {engine.spec}...")
     try:

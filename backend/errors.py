@@ -40,13 +40,6 @@ def unknown(what: str, value: object, known: Iterable[str]) -> DerbyError:
     return DerbyError(f"There is no {what} {value!r:.60} here: choose {either(known)}.")
 
 
-def invalid_character(what: str, text: str, at: int) -> DerbyError:
-    """The error for a character that may not stand in a text."""
-    return DerbyError(
-        f"Character {at + 1} of the {what} (U+{ord(text[at]):04X}) is invalid: remove it."
-    )
-
-
 def explain(error: BaseException) -> str:
     """One sentence for the user; anything that is not theirs to fix is logged with a reference."""
     if isinstance(error, DerbyError):

@@ -138,7 +138,6 @@ class Fed:
     """
 
     column: Index
-    tokens: Count
     spans: list[Span]
     seconds: Seconds
     kind: Literal["Fed"] = field(default="Fed", kw_only=True)
@@ -263,14 +262,12 @@ class Judged:
 @dataclass(frozen=True, slots=True)
 class Served:
     """What is known of an answer that comes from elsewhere, later ones in place of earlier ones:
-    the `model` that writes it, whose `clock` the steps' seconds are of, and the tokens of its
-    prompt. "" and 0: not known.
+    whose `clock` the steps' seconds are of, and the tokens of its prompt; 0: not known.
     """
 
     column: Index
     clock: Literal["own", "server", "network"]
     prompt_tokens: Count = 0
-    model: str = ""
     kind: Literal["Served"] = field(default="Served", kw_only=True)
 
 

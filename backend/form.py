@@ -23,7 +23,7 @@ from backend.racing.race import Race
 from backend.strategies.column import Column, parse_column, settings_of
 from backend.strategies.registry import strategies, usual_columns
 from backend.strategies.settings import OWN, values_of
-from backend.types import MAX_NEW_TOKENS, ModelSpec, Request, Sampling, Thinking
+from backend.types import ModelSpec, Request, Sampling, Thinking
 from backend.untrusted import read_as
 
 _ASSETS = Path(__file__).resolve().parents[1] / "assets"
@@ -114,7 +114,7 @@ def read_form(values: Mapping[str, Any]) -> Form:
 def read_race(values: Mapping[str, Any] | Form, offer: Offer) -> Race:
     """The race that a form asks for. Raises DerbyError, in one sentence, for the first flaw."""
     form, limits = values if isinstance(values, Form) else read_form(values), offer.limits
-    check_range("max new tokens", form.max_new_tokens, 1, min(limits.tokens, MAX_NEW_TOKENS))
+    check_range("max new tokens", form.max_new_tokens, 1, limits.tokens)
     if len(form.prompt) > limits.prompt_characters:
         raise DerbyError(
             f"The prompt of {len(form.prompt):,} characters is too long: shorten it to "
@@ -182,9 +182,9 @@ def _columns(form: Form, offer: Offer, target: ModelSpec) -> tuple[Column, ...]:
     lineup = form.lineup or usual_lineup(target.name, offer)
     pairs = enumerate(map(str.strip, lineup.split("\n")), start=1)
     lines = [(number, line) for number, line in pairs if line]
-    if not 1 <= len(lines) <= offer.most_columns:
+    if not 1 <= len(lines) <= offer.limits.columns:
         raise DerbyError(
-            f"The line-up has {len(lines)} columns; a race has 1 to {offer.most_columns} here."
+            f"The line-up has {len(lines)} columns; a race has 1 to {offer.limits.columns} here."
         )
     columns: list[Column] = []
     for number, line in lines:

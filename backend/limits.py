@@ -7,14 +7,15 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from backend.errors import DerbyError
+from backend.types import MAX_COLUMNS, MAX_NEW_TOKENS
 from backend.untrusted import UntrustedError, read_as
 
 #: Limits for whoever cannot give options, as on a Space: "NAME=VALUE,NAME=VALUE".
 VARIABLE = "DECODE_DERBY_LIMITS"
 
 
-def _limit(value: int, help_text: str, least: int = 1) -> Any:
-    return Field(value, ge=least, description=help_text)
+def _limit(value: int, help_text: str, least: int = 1, most: int | None = None) -> Any:
+    return Field(value, ge=least, le=most, description=help_text)
 
 
 class Limits(BaseModel):
@@ -24,8 +25,8 @@ class Limits(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    columns: int = _limit(12, "columns of one race")
-    tokens: int = _limit(8192, "new tokens of one column")
+    columns: int = _limit(MAX_COLUMNS, "columns of one race", most=MAX_COLUMNS)
+    tokens: int = _limit(MAX_NEW_TOKENS, "new tokens of one column", most=MAX_NEW_TOKENS)
     prompt_characters: int = _limit(65_536, "characters of a prompt")
     seconds: int = _limit(3600, "seconds after which a race ends if others wait")
     waiting: int = _limit(32, "waiting races of all visitors")

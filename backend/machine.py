@@ -1,6 +1,7 @@
 """What of its machine this process may use. Imports nothing of the app."""
 
 import os
+import platform
 from math import inf
 from pathlib import Path
 
@@ -41,6 +42,12 @@ def threads() -> int:
 
     allowed = max(1, int(cores()))
     return min(psutil.cpu_count(logical=False) or allowed, allowed)
+
+
+def processor() -> str:
+    """The processor's name, as Linux or else Python has it; "": unknown."""
+    lines = (line for line in _text(_CPU).splitlines() if line.startswith("model name"))
+    return next((line.partition(":")[2].strip() for line in lines), platform.processor())
 
 
 def computes_bf16(facts: Path = _CPU) -> bool:

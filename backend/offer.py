@@ -13,7 +13,6 @@ from backend.errors import DerbyError, unknown
 from backend.libraries.server import is_address
 from backend.limits import PRIVATE, Limits
 from backend.models.files import BUILT_IN, HUB_ID, SUFFIX, is_gguf, is_path
-from backend.racing.race import MAX_COLUMNS
 from backend.strategies.column import Column, settings_of
 from backend.strategies.settings import CodeChoice, ServerChoice
 from backend.types import ModelSpec
@@ -36,10 +35,6 @@ class Offer:
         and give libraries grammars of their own.
         """
         return self.limits.hub
-
-    @property
-    def most_columns(self) -> int:
-        return min(self.limits.columns, MAX_COLUMNS)
 
     def options(self, what: str, engine: str = "") -> tuple[str, ...]:
         """The engines, or the "precision" or "device" of an engine; "": of any."""
@@ -65,7 +60,8 @@ class Offer:
 
     def require_column(self, column: Column, target: ModelSpec) -> None:
         """Raise DerbyError unless visitors may race the column, in a race on `target`."""
-        column.named(self.require_model)
+        for name in filter(None, (column.model.name, *column.drafts.values())):
+            self.require_model(name)
         if column.strategy.loads:
             spec, library = column.target(target), column.strategy.library
             declared = library.declaration if library else None  # whatever engines are offered

@@ -7,22 +7,12 @@ error of the app.
 import logging
 from collections.abc import Iterable
 from importlib.metadata import entry_points
-from typing import Protocol, TypeVar
+from typing import Any
 
 log = logging.getLogger(__name__)
 
 
-class Declaration(Protocol):
-    @property
-    def name(self) -> str: ...
-
-
-Declared = TypeVar("Declared", bound=Declaration)
-
-
-def load_declared(
-    group: str, kind: type[Declared], ours: Iterable[Declared] = ()
-) -> dict[str, Declared]:
+def load_declared(group: str, kind: type[Any], ours: Iterable[Any]) -> dict[str, Any]:
     """The declarations by name, `ours` first, then those of the entry points of `group`.
 
     Each entry point must name an instance of `kind` whose name is not taken, or is left out with a

@@ -3,12 +3,12 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from backend.errors import DerbyError, check_range, invalid_character, unknown
+from backend.errors import DerbyError, check_range
 
 Origin = Literal["sampled", "drafted", "bonus", "forced", "fixed"]
 
@@ -41,6 +41,7 @@ Arrays = Mapping[str, NDArray[Any]]
 #: matrix products are compute bound.
 PREFILL_CHUNK = 64
 
+MAX_COLUMNS = 12
 MAX_NEW_TOKENS = 8192
 MAX_TOP = 10
 
@@ -90,7 +91,6 @@ class Request:
     chat: bool = True  # wraps the prompt in the model's chat template
     stop: tuple[str, ...] = ()
     context: int = 0  # positions to use, where the text ends; 0: all that the model has
-    heal: bool = True  # let a program's slots choose the last token of the text before them anew
     top: int = 0  # most probable tokens to record for each one that is written
     thinking: Thinking = ""  # of a reasoning model whose template can switch it
     earlier: Turns = ()  # of the chat that the prompt goes on
@@ -103,8 +103,6 @@ class Request:
         check_range("most likely tokens", self.top, 0, MAX_TOP)
         if self.context:
             check_range("context limit", self.context, 16, 1 << 24)
-        if self.thinking not in get_args(Thinking):
-            raise unknown("thinking", self.thinking, ("on", "off"))
         if any(not s for s in self.stop):
             raise DerbyError("A stop string is empty: remove it.")
         if (self.earlier or self.thinking) and not self.chat:
@@ -147,7 +145,10 @@ def require_unicode(what: str, text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise invalid_character(what, text, error.start) from error
+        at = error.start
+        raise DerbyError(
+            f"Character {at + 1} of the {what} (U+{ord(text[at]):04X}) is invalid: remove it."
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)

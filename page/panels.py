@@ -61,7 +61,7 @@ def production(run: gr.State) -> tuple[dict[str, Any], gr.Button, gr.Textbox]:
             sentence = NO_CODE if run is not None and run.over else NO_RACE
             nothing, hidden = gr.Dropdown([], value=None), gr.Button(visible=False)
             return [nothing, nothing, sentence, "", hidden, hidden, ""]
-        names = [(run.board.name(i), i) for i in every]
+        names = [(run.board.names[i], i) for i in every]
         index = index if index in every else next(iter(every))
         chosen = chosen if chosen in every[index] else next(iter(every[index]))
         snippet = every[index][chosen]

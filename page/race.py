@@ -38,8 +38,8 @@ MOST_BYTES = 2**24
 
 
 class Run:
-    """A race and what has happened in it so far. `ahead`: races before it in the line; `late`: it
-    was ended, because it took long while others waited; `over`: nothing more happens in it.
+    """A race and what has happened in it so far. `ahead`: races before it in the line; `overdue`:
+    it was ended, because it took long while others waited; `over`: nothing more happens in it.
     `offer`: of what it does not offer, no code is written, which could read files.
     """
 

@@ -11,7 +11,7 @@ import psutil
 
 from backend.bench.runner import raced
 from backend.events import Event, Failed, Finished
-from backend.racing.hosts import Host, InlineHost
+from backend.racing.hosts import Host
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.scoreboard import Score, Scoreboard
@@ -32,7 +32,7 @@ def events_of(
 ) -> list[Event]:
     """All that happens in a race."""
     events: list[Event] = []
-    InlineHost(models or LoadedModels()).run(race, events.append, stopped)
+    Host(models or LoadedModels()).run(race, events.append, stopped)
     return events
 
 

@@ -14,13 +14,15 @@ from backend.costs import (
     LONG_CONTEXT,
     UNKNOWN_COSTS,
     WIDTHS,
+    Costs,
     PassCosts,
     RunningCosts,
-    costs_of,
     measure,
 )
 from backend.engines.fake import FakeEngine, FakeSession
 from backend.errors import DerbyError
+from backend.models.files import Say
+from backend.racing.models import LoadedModels
 from backend.types import Logits, ModelSpec
 
 CURVE = PassCosts((1, 2, 4, 8), (10.0, 12.0, 13.0, 19.0), 0.5)
@@ -99,6 +101,13 @@ def test_measuring_finds_what_passes_take_within_the_positions_of_the_model(
     assert engine.open_sessions == 0
 
 
+def costs_of(engine: FakeEngine, say: Say = print, *, remeasure: bool = False) -> Costs:
+    """Of a program that has just started."""
+    models = LoadedModels()
+    models.measure_costs(engine, say, remeasure=remeasure)
+    return models.costs(engine)
+
+
 def test_it_is_measured_once_and_again_when_asked(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -111,17 +120,17 @@ def test_it_is_measured_once_and_again_when_asked(
 
     monkeypatch.setattr(module, "measure", counting)
     engine = FakeEngine(spec=ModelSpec("m", "openvino"))
-    first = costs_of(engine, print).now
-    assert costs_of(engine, print).now == first
+    first = costs_of(engine).now
+    assert costs_of(engine).now == first
     assert len(measured) == 1
-    assert costs_of(engine, print, remeasure=True).now == measured[1] != first
-    assert costs_of(engine, print).now == measured[1]
-    costs_of(FakeEngine(spec=ModelSpec("m", "openvino", "int8")), print)
+    assert costs_of(engine, remeasure=True).now == measured[1] != first
+    assert costs_of(engine).now == measured[1]
+    costs_of(FakeEngine(spec=ModelSpec("m", "openvino", "int8")))
     assert len(measured) == 3, "each precision has its own"
     (tmp_path / "costs").joinpath("x").touch()
     for file in (tmp_path / "costs").iterdir():
         file.write_text("{damaged")
-    costs_of(engine, print)
+    costs_of(engine)
     assert len(measured) == 4
 
 
@@ -129,7 +138,7 @@ def test_an_engine_that_stands_in_for_a_model_is_not_measured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delattr(module, "measure")
-    unknown = costs_of(FakeEngine(), print, remeasure=True)
+    unknown = costs_of(FakeEngine(), remeasure=True)
     unknown.observe(1, CONTEXT, 99.0)
     assert unknown.now is UNKNOWN_COSTS, "for good"
 

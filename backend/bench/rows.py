@@ -12,6 +12,7 @@ from pydantic import Field
 
 from backend.bench.plan import Job, Plan
 from backend.errors import DerbyError
+from backend.records.file import require_folder
 from backend.results.figures import figure
 from backend.results.result import Row, result_of
 from backend.results.scoreboard import Score, Scoreboard
@@ -106,8 +107,7 @@ class RowFile:
         self._path, self._rows = path, dict[int, PromptRow]()
         if path is None:
             return
-        if not path.parent.is_dir():
-            raise DerbyError(f"There is no folder {str(path.parent)!r} for results: create it.")
+        require_folder(path)
         try:
             for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
                 row = _row_in(line, plan, f"The results in {path}", f"line {number}")

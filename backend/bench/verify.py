@@ -8,12 +8,12 @@ from backend.bench.prompts import PROMPTS, Prompt
 from backend.bench.runner import raced
 from backend.errors import DerbyError
 from backend.racing.models import LoadedModels
-from backend.racing.race import MAX_COLUMNS, Race
+from backend.racing.race import Race
 from backend.results.result import result_of
 from backend.results.sentences import outcome
 from backend.strategies.column import Column, parse_column
 from backend.strategies.registry import BASELINE, strategies
-from backend.types import ModelSpec, Request, Sampling
+from backend.types import MAX_COLUMNS, ModelSpec, Request, Sampling
 
 USUAL = Sampling(0.0), Sampling(0.7), Sampling(1.0)
 PENALIZED = Sampling(repetition_penalty=1.2), Sampling(1.0, min_p=0.1, repetition_penalty=1.2)

@@ -30,7 +30,7 @@ from backend.bench.verify import PENALIZED, TARGETS, cases, verified_columns
 from backend.bench.verify import verify as verified
 from backend.cli import options
 from backend.cli.console import out, print_table, say, visible
-from backend.engines.registry import engines
+from backend.engines.registry import offered_engines
 from backend.errors import DerbyError
 from backend.models.files import BUILT_IN
 from backend.racing.models import LoadedModels
@@ -160,8 +160,7 @@ def conclude(tuning: Tuning, plan: Plan) -> None:
     out.print(f"Use: -c {best.column if best else tuning.baseline}")
 
 
-#: Those that run models.
-COMPARED = [name for name, engine in engines().items() if not engine.demo]
+COMPARED = [*offered_engines()]
 
 
 def verify(

@@ -92,7 +92,7 @@ class Drafter:
         """
 
     def propose(self, context: Sequence[int], budget: int) -> Proposal:
-        """Suggest what follows `context`, at most `budget` tokens deep.
+        """Suggest what follows `context`, at most `budget` tokens deep, which may be 0.
 
         `context` is every committed token, prompt included, and those that a constraint forces
         next; its last one is what the suggestions hang below. The forced ones the target has not

@@ -51,7 +51,7 @@ def library_events(
     try:
         for chunk, seconds in rounds:
             if isinstance(chunk, Serving):
-                yield Served(column, chunk.clock, chunk.prompt_tokens, chunk.model)
+                yield Served(column, chunk.clock, chunk.prompt_tokens)
             elif chunk is not None:
                 tokens, text, count = list(chunk.tokens[:room]), chunk.text, min(chunk.count, room)
                 if stream is not None:

@@ -47,7 +47,6 @@ class Serving:
     whose the seconds of its chunks are; "own": as good as a column's own.
     """
 
-    model: str = ""
     clock: Literal["own", "server", "network"] = "own"
     prompt_tokens: int = 0
 

@@ -166,7 +166,7 @@ class LlamaCppModel:
             # Nothing comes while a long prompt is read, which may take minutes.
             Client(base_url=f"{address}/v1/", timeout=None, trust_env=False) as client,  # noqa: S113
         ):
-            stream_answer(client, path, body, emit, Serving(clock="own"))
+            stream_answer(client, path, body, emit, Serving())
 
     def _draft_file(self, name: str) -> str:
         """The file of a draft, made or fetched if need be; "": there is none."""

@@ -29,7 +29,7 @@ from backend.machine import threads
 from backend.models.files import (
     IR,
     ModelFiles,
-    loading_error,
+    loading,
     model_files,
     stored_precision,
     weights_in,
@@ -145,11 +145,8 @@ class OpenVINOGenaiModel:
                 setattr(scheduler, name, value)
         if settings["draft"] != NO_DRAFT:
             arguments["draft_model"] = self._draft(settings["draft"])
-        try:
+        with loading(self.spec.name, f"openvino-genai cannot load {self.spec.name!r}"):
             return genai.LLMPipeline(self._folder, self.spec.device, **arguments)
-        except RuntimeError as error:
-            name = self.spec.name
-            raise loading_error(name, f"openvino-genai cannot load {name!r}", error) from error
 
     def _draft(self, name: str) -> Any:
         """The draft that a setting names: a copy of the model in fewer bits, one that was trained
@@ -257,11 +254,8 @@ def _make(folder: Path, spec: ModelSpec, files: ModelFiles, say: Say) -> None:
     from openvino_tokenizers import convert_tokenizer
 
     fast = _tokenizer(files).fast
-    try:
+    with loading(spec.name, f"The tokenizer of {spec.name!r} has no form in OpenVINO"):
         pair: Any = convert_tokenizer(fast, with_detokenizer=True)
-    except Exception as error:  # whatever it does not know
-        what = f"The tokenizer of {spec.name!r} has no form in OpenVINO"
-        raise loading_error(spec.name, what, error) from error
     for kind, model in zip(("tokenizer", "detokenizer"), pair, strict=True):
         openvino.save_model(model, folder / f"openvino_{kind}.xml")
     # For the number of layers: a trained draft reads three of them.

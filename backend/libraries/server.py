@@ -137,10 +137,8 @@ class ServerModel:
         )
         with explained(f"The server {name}", server.key), client:
             chosen = server.model if settings["model"] == ANY_MODEL else settings["model"]
-            model = chosen or _first_model(client)
-            serving = Serving(f"{model or 'a model'} on {name}", "server")
-            path, body = server_request(request, model)
-            stream_answer(client, path, body, emit, serving)
+            path, body = server_request(request, chosen or _first_model(client))
+            stream_answer(client, path, body, emit, Serving("server"))
 
 
 def _first_model(client: "Client") -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from backend.engines.engine import Say
-from backend.engines.torch.engine import PRECISIONS, TORCH, torch_files
+from backend.engines.torch.engine import PRECISIONS, TORCH, pretrained, torch_files
 from backend.errors import DerbyError, either
 from backend.libraries.draft import checkpoint_of
 from backend.libraries.library import (
@@ -25,12 +25,7 @@ from backend.libraries.library import (
     sampling_arguments,
 )
 from backend.machine import threads
-from backend.models.files import (
-    ModelFiles,
-    loading_error,
-    model_folder,
-    require_all_weights,
-)
+from backend.models.files import ModelFiles, loading, model_folder
 from backend.tokenizer import HfTokenizer, prompt_tokens, require_same_vocabulary
 from backend.types import ModelSpec, Request, Sampling
 
@@ -256,24 +251,8 @@ def _ignored(own: Any) -> tuple[str, ...]:
 
 def _load(files: ModelFiles, spec: ModelSpec) -> Any:
     """The model in evaluation mode. Raises DerbyError for one that transformers cannot load."""
-    from transformers import AutoModelForCausalLM
-
-    try:
-        load: Any = AutoModelForCausalLM.from_pretrained
-        model, loaded = load(
-            files.folder,
-            **load_arguments(spec.precision, spec.device),
-            use_safetensors=True,
-            trust_remote_code=False,
-            local_files_only=True,
-            output_loading_info=True,
-        )
-    except MemoryError:
-        raise
-    except Exception as error:  # whatever a configuration or weights of others make it raise
-        raise loading_error(spec.name, f"transformers cannot load {spec.name!r}", error) from error
-    require_all_weights(loaded, spec.name)
-    return model.eval()
+    with loading(spec.name, f"transformers cannot load {spec.name!r}"):
+        return pretrained(spec, files.folder, **load_arguments(spec.precision, spec.device))
 
 
 TRANSFORMERS = Library(

@@ -5,7 +5,8 @@ import json
 import logging
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from glob import escape
 from pathlib import Path
@@ -180,7 +181,7 @@ def model_files(name: str, say: Say) -> ModelFiles:
     model, or its configuration cannot be read.
     """
     folder = model_folder(name, say)
-    try:
+    with loading(name, f"The config.json of {name!r} cannot be read"):
         config = _text_config(folder, name)
         window, sliding = _window(config)
         return ModelFiles(
@@ -196,10 +197,6 @@ def model_files(name: str, say: Say) -> ModelFiles:
             layers=config.get("num_hidden_layers") or 0,
             hidden=config.get("hidden_size") or 0,
         )
-    except DerbyError:
-        raise
-    except Exception as error:  # whatever its makers wrote
-        raise loading_error(name, f"The config.json of {name!r} cannot be read", error) from error
 
 
 def fingerprint_of(folder: Path) -> str:
@@ -415,15 +412,23 @@ def without_folders(text: str) -> str:
     return _FOLDERS.sub("", text)
 
 
-def loading_error(name: str, what: str, error: Exception) -> DerbyError:
-    """What a library said that could not read a model's files, as one sentence: `what` could not
-    be done. A suggestion to run code of the model's repository is not passed on.
+@contextmanager
+def loading(name: str, what: str) -> Iterator[None]:
+    """Raise what a library says that cannot read a model's files, whatever their makers wrote, as
+    one sentence: `what` cannot be done. A suggestion to run code of the model's repository is not
+    passed on.
     """
-    log.info("%s: %s", what, error, exc_info=error)
-    if _FOREIGN_CODE.search(str(error)):
-        return DerbyError(
-            f"The model {name!r} needs code from its own repository, which Decode Derby does not "
-            f"run: choose a model of a standard architecture."
-        )
-    words = without_folders(" ".join(f"{type(error).__name__}: {error}".split()))
-    return DerbyError(f"{what} ({words:.200}): choose another model, or fetch its files again.")
+    try:
+        yield
+    except (DerbyError, MemoryError):
+        raise
+    except Exception as error:
+        log.info("%s: %s", what, error, exc_info=error)
+        if _FOREIGN_CODE.search(str(error)):
+            raise DerbyError(
+                f"The model {name!r} needs code from its own repository, which Decode Derby does "
+                "not run: choose a model of a standard architecture."
+            ) from error
+        words = without_folders(" ".join(f"{type(error).__name__}: {error}".split()))
+        sentence = f"{what} ({words:.200}): choose another model, or fetch its files again."
+        raise DerbyError(sentence) from error

@@ -111,7 +111,9 @@ class _Runner:
             if self.reason in FATAL:
                 return
         if self.carry:
-            yield self._feed(self.carry)
+            with self.parts.clock.step():
+                self._extend(self.carry)
+            yield self._fed(self.carry)
 
     def _behind(self, slot: Slot, nodes: Iterable[Node]) -> str:
         """What is known of the beginning of the text behind a slot."""
@@ -127,10 +129,10 @@ class _Runner:
         with self.parts.clock.step():
             healed = self._heal(carried[self.visible :])
             fixed = carried[: len(carried) - len(healed)]
-            tokens = self._extend(fixed) + self._begin()
+            self._extend(fixed)
             with self.parts.clock.phase("mask"):
                 request, parts = self._plan(slot, healed, behind)
-        yield self._fed(fixed, tokens)
+        yield self._fed(fixed)
         text = TextStream(parts.tokenizer, request.stop, len(healed), behind)
         generation = Generation(self.column, self.sequence, request, parts, text)
         while generation.goes_on():
@@ -148,15 +150,16 @@ class _Runner:
         self.values[slot.name] = value
         yield Filled(self.column, slot.name, value, [["sampled", tail]] if tail else [])
 
-    def _feed(self, text: str) -> Fed:
-        with self.parts.clock.step():
-            tokens = self._extend(text) + self._begin()
-        return self._fed(text, tokens)
-
-    def _extend(self, text: str) -> int:
-        tokens = self._encoded(text)
-        self.sequence.extend(tokens)
-        return len(tokens)
+    def _extend(self, text: str) -> None:
+        """Append fixed text; where there is none yet, the token that begins a text: a model needs
+        something to continue. Raises DerbyError if the vocabulary has no such token.
+        """
+        self.sequence.extend(self._encoded(text))
+        if not self.sequence.tokens:
+            start = self.parts.tokenizer.start_id
+            if start is None:
+                raise DerbyError("This model cannot begin with a slot: write some text before it.")
+            self.sequence.extend([start])
 
     def _encoded(self, text: str) -> list[int]:
         """The tokens of a text after the context; those of a prompt if nothing has been written
@@ -169,26 +172,14 @@ class _Runner:
                 return tokens[len(before) :]
         return tokenizer.encode_plain(text)
 
-    def _begin(self) -> int:
-        """Put the token that begins a text where there is none yet: a model needs something to
-        continue. Returns how many were put. Raises DerbyError if the vocabulary has none.
-        """
-        if self.sequence.tokens:
-            return 0
-        start = self.parts.tokenizer.start_id
-        if start is None:
-            raise DerbyError("This model cannot begin with a slot: write some text before it.")
-        self.sequence.extend([start])
-        return 1
-
-    def _fed(self, text: str, tokens: int) -> Fed:
+    def _fed(self, text: str) -> Fed:
         unseen, self.visible = text[self.visible :], 0
         spans = [["fixed", unseen]] if unseen else []
-        return Fed(self.column, tokens, spans, rounded(self.parts.clock.last["total"]))
+        return Fed(self.column, spans, rounded(self.parts.clock.last["total"]))
 
     def _heal(self, text: str) -> str:
         """The text of the last token before a slot, if another token could begin with it."""
-        if not self.request.heal or not text:
+        if not text:
             return ""
         tokenizer = self.parts.tokenizer
         tokens = self._encoded(text)

@@ -205,15 +205,8 @@ class ColumnRun:
                 news.append(CostsKnown(self.index, list(costs.widths), seconds))
         if drafter.decision is not self._decision:
             self._decision = decision = drafter.decision
-            news.append(
-                Decided(
-                    self.index,
-                    dict(decision.settings),
-                    decision.why,
-                    list(decision.declined),
-                    decision.plain,
-                )
-            )
+            settings, declined = dict(decision.settings), list(decision.declined)
+            news.append(Decided(self.index, settings, decision.why, declined, decision.plain))
         return [*news, event] if ended else [event, *news]
 
     def _judged(self, text: str) -> list[Event]:

@@ -10,7 +10,6 @@ import multiprocessing
 import signal
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from types import MappingProxyType
@@ -44,11 +43,11 @@ Emit = Callable[[Event], None]
 Stopped = Callable[[], bool]
 
 
-class Host(ABC):
-    """Runs one race at a time: a second one waits. Thread-safe."""
+class Host:
+    """Runs one race at a time, on the thread that asks: a second one waits. Thread-safe."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
+    def __init__(self, models: LoadedModels | None = None) -> None:
+        self._lock, self._models = threading.Lock(), models or LoadedModels()
 
     def run(self, race: Race, emit: Emit, stopped: Stopped) -> None:
         """Run a race to its end or, once `stopped()`, that of its pass. Every column ends in
@@ -70,23 +69,9 @@ class Host(ABC):
         for event in ends:
             emit(event)
 
-    @abstractmethod
     def _run(self, race: Race, emit: Emit, stopped: Stopped) -> None:
         """Run it, alone. A column without an end was stopped. Raises what fails those."""
-
-    def close(self) -> None:  # noqa: B027 (most hosts have nothing to end)
-        """End whatever runs; no race runs afterwards."""
-
-
-class InlineHost(Host):
-    """Runs races on the thread that asks: in a worker."""
-
-    def __init__(self, models: LoadedModels | None = None) -> None:
-        super().__init__()
-        self.models = models or LoadedModels()
-
-    def _run(self, race: Race, emit: Emit, stopped: Stopped) -> None:
-        race.run(self.models, emit, stopped)
+        race.run(self._models, emit, stopped)
 
 
 log = logging.getLogger(__name__)
@@ -105,8 +90,9 @@ def cause_of_death(exitcode: int | None) -> str:
 
 
 class ProcessHost(Host):
-    """The `warm` models are loaded whenever a worker starts, in that order. `limits` say what it
-    may fetch, and `titles` what its models' names stand for, here and there; see `give_titles`.
+    """Runs races in a worker. The `warm` models are loaded whenever one starts, in that order.
+    `limits` say what it may fetch, and `titles` what its models' names stand for, here and there;
+    see `give_titles`.
     """
 
     def __init__(
@@ -195,6 +181,7 @@ class ProcessHost(Host):
             emit(event)
 
     def close(self) -> None:
+        """End whatever runs; no race runs afterwards."""
         self._closed = True
         self._process.kill()
         self._process.join()
@@ -217,7 +204,7 @@ def work(
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every request
     give_titles(titles)
     models = LoadedModels(idle_warm_up=True, limits=limits)
-    host, stop = InlineHost(models), False
+    host, stop = Host(models), False
 
     def emit(event: Event) -> None:
         send(connection, to_json(event))

@@ -10,10 +10,10 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from backend.costs import Costs, costs_of, known_costs, one_row_seconds
+from backend.costs import Costs, known_costs, measured_costs, one_row_seconds
 from backend.engines.draft import OpenNetwork
 from backend.engines.eagle3.opening import cuda_device, open_eagle3
-from backend.engines.engine import Engine, EngineDeclaration
+from backend.engines.engine import Engine
 from backend.engines.registry import engine_named
 from backend.engines.session import Session
 from backend.errors import DerbyError
@@ -46,6 +46,9 @@ CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 #: Seconds of warming up before a model's first race. Most races need the first of its passes alone;
 #: whoever has idle moments does the others in them.
 WARM_UP, FIRST_PASSES = 4.0, 0.4
+
+#: Libraries that run models, by the names that specs have for engines.
+LIBRARIES = {each.name: each.declaration for each in (TRANSFORMERS, OPENVINO_GENAI, LLAMACPP)}
 
 #: Bytes of weights from which on a model is large: an engine's second precision is its usual one.
 LARGE = 1e9
@@ -85,16 +88,6 @@ def usual_spec(spec: ModelSpec, say: Say) -> ModelSpec:
         f"--precision {first}."
     )
     return smaller
-
-
-def declared(name: str) -> EngineDeclaration:
-    """What runs a model whose spec names it: a library, or an engine of ours. Raises DerbyError for
-    an unknown name.
-    """
-    for library in (TRANSFORMERS, OPENVINO_GENAI, LLAMACPP):
-        if library.name == name and library.declaration is not None:
-            return library.declaration
-    return engine_named(name)
 
 
 class LoadedModels:
@@ -149,7 +142,7 @@ class LoadedModels:
         return self._loaded[spec]
 
     def _load(self, spec: ModelSpec, say: Say) -> None:
-        kind = declared(spec.engine)
+        kind = LIBRARIES.get(spec.engine) or engine_named(spec.engine)
         if not kind.models:
             self.fetch(spec.name, say)
         peak = kind.peak_bytes(spec, say) if kind.peak_bytes else 0
@@ -227,8 +220,9 @@ class LoadedModels:
 
     def measure_costs(self, engine: Engine, say: Say, *, remeasure: bool = False) -> None:
         """Measure what passes of a loaded engine cost if that is but assumed, or `remeasure`."""
-        if remeasure or self.costs(engine).now.assumed:
-            self._costs[engine.spec] = costs_of(engine, say, remeasure=remeasure)
+        known = self.costs(engine)
+        if remeasure or known.now.assumed:
+            self._costs[engine.spec] = measured_costs(engine, known, say)
 
     def call_seconds(self, draft: Engine) -> float:
         """What a pass over one row takes of a model that drafts: as it is known, or timed now."""

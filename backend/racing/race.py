@@ -8,7 +8,6 @@ from time import perf_counter
 
 from backend.errors import DerbyError
 from backend.events import Event, Finished, Preparing, Repeated, Step
-from backend.programs.parser import is_program
 from backend.racing.column import ColumnRun
 from backend.racing.ledger import Ledger
 from backend.racing.models import LoadedModels
@@ -17,9 +16,7 @@ from backend.results.result import result_of
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import Column
 from backend.strategies.libraries import SERVER
-from backend.types import ModelSpec, Request
-
-MAX_COLUMNS = 12
+from backend.types import MAX_COLUMNS, ModelSpec, Request
 
 #: Runs of a column that cannot be held: two, or as many as begin within so many seconds.
 MOST_RUNS, REPEATS = 4, 15.0
@@ -87,8 +84,7 @@ class Race:
 
         def at_finish(index: int) -> bool:
             score = board.scores[index]
-            start = 0.0 if is_program(self.request.prompt) else score.ttft
-            return index in early and score.steps > 0 and score.seconds - start >= finish
+            return index in early and score.steps > 0 and score.seconds - score.start >= finish
 
         def note(event: Event) -> None:
             nonlocal finish

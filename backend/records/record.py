@@ -15,14 +15,13 @@ from pydantic import Field
 
 from backend.errors import DerbyError
 from backend.events import Count, Event, Name, Preparing
-from backend.machine import cores
+from backend.machine import cores, processor
 from backend.models.files import model_title
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import Column
 from backend.types import ModelSpec, Request
 
 _PROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
-_PROCESSORS = Path("/proc/cpuinfo")
 
 #: This program, as its project file calls it.
 PROGRAM = "decode-derby"
@@ -57,7 +56,7 @@ def this_machine() -> Hardware:
     import psutil
 
     system = f"{platform.system()} {platform.release()} {platform.machine()}"
-    return Hardware(_processor()[:200], float(cores()), psutil.virtual_memory().total, system[:200])
+    return Hardware(processor()[:200], float(cores()), psutil.virtual_memory().total, system[:200])
 
 
 @cache
@@ -69,12 +68,6 @@ def versions() -> tuple[tuple[str, str], ...]:
         with suppress(PackageNotFoundError):
             pairs.append((package, version(package)))
     return tuple(pairs)
-
-
-def _processor() -> str:
-    lines = _PROCESSORS.read_text(encoding="utf-8").splitlines() if _PROCESSORS.is_file() else []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.processor())
 
 
 @dataclass(frozen=True, slots=True)

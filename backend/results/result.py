@@ -96,9 +96,8 @@ class Row:
     def until(self) -> Score:
         """The steps that had ended by the moment, folded."""
         score, part = self.score, Score()
-        moment = self.moment + (score.ttft if self.unit == "token" else 0.0)
         for each in score.moments:
-            if each.clock > moment + ROUNDING:
+            if each.clock > score.start + self.moment + ROUNDING:
                 break
             if each.step:
                 part.seconds = each.clock - each.step.seconds["total"]
@@ -259,7 +258,7 @@ def _row(
     whole = text.sameness == "same" and text.like == base and score.clock == board.baseline.clock
     return Row(
         index,
-        board.name(index),
+        board.names[index],
         score.state,
         unit,
         moment,

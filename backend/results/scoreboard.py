@@ -76,7 +76,7 @@ class Score:
     prompt_tokens: int = 0
     prefilled: int = 0  # tokens of the prompt that are computed, or need not be
     reused: int = 0  # first tokens of the prompt that its cache held from the start
-    fed: int = 0  # tokens of a program's fixed text
+    fed: bool = False  # it is a program's, with given text
     slots: dict[str, list[str]] = field(default_factory=dict)  # a program's values by name
 
     tokens: list[int] = field(default_factory=list)  # ids of the whole answer; []: unknown
@@ -124,7 +124,7 @@ class Score:
             case Decided():
                 self.decision = event
             case Fed():
-                self.fed += event.tokens
+                self.fed = True
             case Filled():
                 self.slots.setdefault(event.name, []).append(event.value)
             case Judged():
@@ -139,8 +139,6 @@ class Score:
                 self.reason, self.expected = event.reason, event.expected
             case Failed():
                 self.state, self.message = "failed", event.message
-            case _:
-                pass
 
     def _step(self, step: Step) -> None:
         count = len(step.origins)  # of the tokens, also where their ids are not known
@@ -179,6 +177,11 @@ class Score:
     def values(self) -> dict[str, str | list[str]]:
         """A program's values by name; a list where a slot was filled more than once."""
         return {k: v if len(v) > 1 else v[0] for k, v in self.slots.items()}
+
+    @property
+    def start(self) -> float:
+        """When the time begins of which its speed is: with its first token, or its program."""
+        return 0.0 if self.fed else self.ttft
 
     @property
     def mean_rows(self) -> float:
@@ -243,9 +246,6 @@ class Scoreboard:
     def names(self) -> list[str]:
         """What to call each column so that no other one of this race is meant."""
         return names_of(self.columns)
-
-    def name(self, index: int) -> str:
-        return self.names[index]
 
     @property
     def baseline_index(self) -> int | None:

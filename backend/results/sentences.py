@@ -114,7 +114,7 @@ def mark(board: Scoreboard, row: Row) -> str:
     if judged and judged.verdict != "valid":
         return f"not {_JUDGED[judged.verdict]}"
     if row.text in ("same", "so far"):
-        return f"{_MARKS[row.text]} as {board.name(row.comparison.like or 0)}"
+        return f"{_MARKS[row.text]} as {board.names[row.comparison.like or 0]}"
     return _MARKS[row.text]
 
 
@@ -131,7 +131,7 @@ def comparison(board: Scoreboard, row: Row) -> str:
     text = row.comparison
     if row.message or text.other is None or text.comparison is None:
         return ""
-    name, compared = board.name(text.other), text.comparison
+    name, compared = board.names[text.other], text.comparison
     if not compared.parted:
         far = "identical to" if compared.whole else "so far identical to"
         return f"{far} {name} ({counted(compared.agreed, compared.unit)})"
@@ -178,7 +178,7 @@ def why(board: Scoreboard, row: Row) -> str:
     notes = [n for n in score.started.notes if row.baseline or n not in base.started.notes]
     if 0 < score.prompt_tokens != base.prompt_tokens > 0:
         read = counted(score.prompt_tokens, "prompt token")
-        other = board.name(board.baseline_index or 0)
+        other = board.names[board.baseline_index or 0]
         notes.append(f"it read {read}, {other} {base.prompt_tokens}")
     return "; ".join(filter(None, (_cause(board, row), *notes)))
 
@@ -194,7 +194,7 @@ def _cause(board: Scoreboard, row: Row) -> str:
     if row.verdict == "same work":
         declined = [*decision.declined, *([decision.why] if decision.plain else [])]
         return "; ".join(
-            [*declined[:1], f"it did what {board.name(board.baseline_index or 0)} does", *alone]
+            [*declined[:1], f"it did what {board.names[board.baseline_index or 0]} does", *alone]
         )
     if score.fed:
         rows, steps = counted(row.until.rows, "token"), counted(row.until.steps, "pass")

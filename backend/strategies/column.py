@@ -1,7 +1,7 @@
 """A column of a race: a strategy with its settings and, if it wants, a model of its own."""
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -135,9 +135,6 @@ class Column:
         for name, value in values.items():
             implied = {k: v for k, v in fields[name].fixes.items() if k not in values}
             changed |= {**implied, name: fields[name].parse(value, self.title)}
-        return self._replaced(changed)
-
-    def _replaced(self, changed: Mapping[str, Any]) -> "Column":
         return replace(self, values=tuple({**self.settings(), **changed}.items()))
 
     def on(self, model: OwnModel) -> "Column":
@@ -159,12 +156,6 @@ class Column:
             if isinstance(field := fields[name], ModelChoice)
             and value not in {*field.options, *copies}
         }
-
-    def named(self, rename: Callable[[str], str]) -> "Column":
-        """This column with its models called what `rename` calls them."""
-        drafts = {setting: rename(name) for setting, name in self.drafts.items()}
-        own = replace(self.model, name=rename(self.model.name)) if self.model.name else self.model
-        return replace(self._replaced(drafts), model=own)
 
     def target(self, default: ModelSpec) -> ModelSpec:
         """The model that the column runs on in a race whose own choice is `default`. A library

@@ -139,7 +139,7 @@ def test_a_prompt_of_which_a_column_failed_is_measured_again(tmp_path: Path) -> 
         ({"of": "another"}, "belong to another benchmark"),
         ({"job": 99}, "belong to another benchmark"),
         ({"turns": [[""]]}, "belong to another benchmark"),
-        (None, "There is no folder"),
+        (None, "cannot be written"),
     ],
 )
 def test_a_file_of_something_else_is_refused(

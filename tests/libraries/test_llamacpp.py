@@ -16,7 +16,7 @@ from race_runs import board_after, events_of, until
 from backend.events import Event, Served, Step
 from backend.grammar.sources import GrammarSource
 from backend.libraries import library, llamacpp
-from backend.racing.hosts import InlineHost
+from backend.racing.hosts import Host
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.scoreboard import Score
@@ -187,7 +187,7 @@ def test_a_stop_leaves_no_server(file: Path, steps: int) -> None:
     events: list[Event] = []
     column = parse_column("llamacpp")
     race = Race(Request("Hello there", 400, ignore_eos=True), (column,), ModelSpec(str(file)))
-    InlineHost(LoadedModels()).run(race, events.append, lambda: len(events) > steps)
+    Host(LoadedModels()).run(race, events.append, lambda: len(events) > steps)
     assert board_after((column,), events).scores[0].state == "stopped"
 
 
@@ -196,7 +196,7 @@ def test_a_stop_does_not_wait_for_a_long_prompt() -> None:
     """Nothing is written meanwhile that could be refused."""
     deadline = time.monotonic() + 3  # of the 15 s that it takes
     race = Race(Request("word " * 4000, 9), (parse_column("llamacpp"),))
-    InlineHost(LoadedModels()).run(race, lambda _: None, lambda: time.monotonic() > deadline)
+    Host(LoadedModels()).run(race, lambda _: None, lambda: time.monotonic() > deadline)
 
 
 def test_a_server_ends_with_a_killed_worker(file: Path) -> None:

@@ -20,7 +20,7 @@ from backend.form import Form, read_race
 from backend.grammar.sources import GrammarSource
 from backend.limits import Limits
 from backend.offer import Offer, offer_of
-from backend.racing.hosts import InlineHost
+from backend.racing.hosts import Host
 from backend.racing.line import Line
 from backend.records.file import as_bytes, from_bytes
 from page import race, settings
@@ -46,7 +46,7 @@ def drawings_of(
 
     async def collect() -> tuple[list[dict[str, Any]], Run]:
         drawings, runs, line, rest = list[Any](), list[Run](), Line(4), ExitStack()
-        async with aclosing(drawn(InlineHost(), line, offer, form, "one")) as pairs:
+        async with aclosing(drawn(Host(), line, offer, form, "one")) as pairs:
             async for drawing, run in pairs:
                 drawings.append(drawing)
                 runs.append(run)
@@ -122,7 +122,7 @@ def test_a_call_waits_in_the_same_line_and_says_that_it_was_ended() -> None:
         return False
 
     async def three() -> list[dict[str, Any]]:
-        line, host = Line(4), InlineHost()
+        line, host = Line(4), Host()
         forms = {"a": ENDLESS, "b": ENDLESS, "c": TWO}
         calls = (report_of(host, line, SHORT, form, guest, gone) for guest, form in forms.items())
         return await asyncio.gather(*calls)

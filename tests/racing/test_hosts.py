@@ -18,7 +18,7 @@ from race_runs import PATIENCE, alive, board_after, ends, streamed, until
 
 from backend.events import Event, Failed, Finished, Prefilled, Preparing, Started, Step
 from backend.racing import hosts
-from backend.racing.hosts import Host, InlineHost, ProcessHost
+from backend.racing.hosts import Host, ProcessHost
 from backend.racing.race import Race
 from backend.strategies.column import parse_column
 from backend.strategies.registry import DEFAULT_COLUMNS
@@ -67,7 +67,7 @@ def worker() -> Iterator[ProcessHost]:
 def host(request: pytest.FixtureRequest) -> Generator[Host]:
     """However long a pass takes, a worker that answers at all is not replaced."""
     if request.param != "process":
-        yield InlineHost()
+        yield Host()
         return
     shared: ProcessHost = request.getfixturevalue("worker")
     before = shared.pid
@@ -81,7 +81,7 @@ def test_every_host_writes_the_same(host: Host) -> None:
 
     others = COLUMNS[1:]  # Stateless ends at the photo finish, which is a matter of time
     race = replace(SHORT, columns=(*others, parse_column("speculative:draft=fake-draft,k=2")))
-    assert texts(host) == texts(InlineHost())
+    assert texts(host) == texts(Host())
 
 
 @pytest.mark.parametrize("kind", [Step, Prefilled, Started])

@@ -15,7 +15,7 @@ from race_runs import FAKE, board_after, events_of, until
 from backend.errors import DerbyError
 from backend.events import Event, Finished, Repeated, Started, Step
 from backend.libraries.library import Chunk, Emit, Library, Settings
-from backend.racing.hosts import InlineHost
+from backend.racing.hosts import Host
 from backend.racing.models import LoadedModels
 from backend.racing.race import MOST_RUNS, Race
 from backend.results.scoreboard import Scoreboard
@@ -80,7 +80,7 @@ def raced(
 ) -> tuple[list[Event], Scoreboard]:
     events: list[Event] = []
     race = Race(request, tuple(map(parse_column, columns)), target)
-    InlineHost(LoadedModels()).run(race, events.append, lambda: stopped(events))
+    Host(LoadedModels()).run(race, events.append, lambda: stopped(events))
     return events, board_after(race.columns, events)
 
 

@@ -14,7 +14,7 @@ from backend.events import Failed, Finished, to_json
 from backend.form import read_race
 from backend.models.files import give_titles, without_folders
 from backend.offer import Offer, offer_of, titled
-from backend.racing.hosts import InlineHost, ProcessHost
+from backend.racing.hosts import Host, ProcessHost
 from backend.racing.race import Race
 from backend.records.file import as_bytes
 from backend.records.record import recorded
@@ -71,7 +71,7 @@ def test_an_error_of_loading_names_the_title_and_no_place(
     lineup = "kv@torch\nkv@openvino\ntransformers\nopenvino_genai\nllamacpp"
     give_titles(titles)
     race = race_of(titles, engine="torch", lineup=lineup)
-    events = list(streamed(InlineHost(), race, never))
+    events = list(streamed(Host(), race, never))
     failed = [event for event in events if isinstance(event, Failed)]
     assert failed
     for event in failed:

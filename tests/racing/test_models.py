@@ -72,7 +72,7 @@ def test_what_a_race_needs_stays_and_the_memory_of_others_goes_with_them() -> No
 def test_what_has_no_room_is_refused_before_it_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights, and what a conversion takes on the way."""
     peak = replace(FAKE, peak_bytes=lambda spec, _: 2 * WEIGHT_BYTES * (spec != ONE))
-    monkeypatch.setattr(loading, "declared", lambda _: peak)
+    monkeypatch.setattr(loading, "engine_named", lambda _: peak)
     models = room_for(2)
     models.get(ONE, print)
     models.begin([TWO])
@@ -94,7 +94,7 @@ def test_what_cannot_be_had_fails_its_own_columns_and_is_tried_once_a_race(
         tried.append(spec.name)
         return FAKE.open(spec, print)
 
-    monkeypatch.setattr(loading, "declared", lambda _: replace(FAKE, open=note))
+    monkeypatch.setattr(loading, "engine_named", lambda _: replace(FAKE, open=note))
     models, names = LoadedModels(), ("kv", "kv:model=none", "lookup:model=none", "lookup")
     for _ in range(2):
         states = [score.state for score in scores(models, *names)]

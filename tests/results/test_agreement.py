@@ -37,7 +37,7 @@ from backend.export.picture import WINNER, picture_of
 from backend.export.production import snippets
 from backend.export.tables import markdown
 from backend.grammar.sources import GrammarSource
-from backend.racing.hosts import InlineHost
+from backend.racing.hosts import Host
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.records.record import Hardware, RaceRecord
@@ -324,7 +324,7 @@ def _column(
     spec = {} if server or rare() else asdict(column.target(ModelSpec()))
     events: list[Event] = [Started(index, 5, tokenizer, spec, lossless=not rare())]
     events += [Served(index, draw(st.sampled_from(["network", "server"])))] * server
-    events += [Fed(index, 5, [["fixed", "given: "]], 0.01)] * program
+    events += [Fed(index, [["fixed", "given: "]], 0.01)] * program
     events += [Decided(index, {}, "no guess pays", ["a draft is slow"], plain=True)] * rare()
     forced = column.grammar is not None and draw(st.booleans())
     for number, (size, cost) in enumerate(cycle(draw(st.lists(pace, min_size=1, max_size=3)))):
@@ -396,7 +396,7 @@ def raced(
 ) -> list[Event]:
     events: list[Event] = []
     race = Race(request, tuple(columns), target)
-    InlineHost(MODELS).run(race, events.append, lambda: len(events) >= stop_after)
+    Host(MODELS).run(race, events.append, lambda: len(events) >= stop_after)
     return events
 
 

@@ -130,7 +130,7 @@ def test_columns_that_are_not_told_apart_share_the_lead(
 
 
 def program(column: int, seconds: float) -> list[Event]:
-    fed, slot = Fed(column, 5, [["fixed", "a given text: "]], 0.01), step(column, [1], seconds)
+    fed, slot = Fed(column, [["fixed", "a given text: "]], 0.01), step(column, [1], seconds)
     return [started(column), *[fed, slot] * 10, Finished(column, "end of program", [])]
 
 

@@ -32,7 +32,7 @@ END = Finished(0, "token limit", [["sampled", "!"]])
 
 
 def test_a_speculative_column_worked_out_by_hand() -> None:
-    fed, filled = Fed(0, 3, [["fixed", "Say: "]], 0.5), Filled(0, "a", "K", [["sampled", "k"]])
+    fed, filled = Fed(0, [["fixed", "Say: "]], 0.5), Filled(0, "a", "K", [["sampled", "k"]])
     score = scored(*BEGUN, fed, *STEPS, filled, END)
     assert (score.prompt_tokens, score.prefilled) == (100, 100)
     assert (score.ttft, score.seconds) == (1.25, 3.0)

@@ -54,7 +54,7 @@ NOTED = [
 PROGRAM: list[Event] = [
     event
     for i in (0, 1)
-    for event in (started(i), Fed(i, 5, [["fixed", "given: "]], 0.01), step(i, [1], 0.1))
+    for event in (started(i), Fed(i, [["fixed", "given: "]], 0.01), step(i, [1], 0.1))
 ]
 
 GENAI = "kv openvino_genai:lookup=4"

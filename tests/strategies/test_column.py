@@ -169,16 +169,11 @@ def test_what_a_column_does_not_name_is_the_races_choice_or_its_engines(
     assert parse_column(column).target(ModelSpec("a/b", "openvino", "int8", "GPU")) == target
 
 
-def test_a_columns_models_can_be_renamed_and_copies_of_its_own_are_none() -> None:
-    def renamed(text: str) -> Column:
-        return parse_column(text).named(lambda name: f"/models/{name}")
-
-    assert renamed("kv:model=llama").model == OwnModel("/models/llama")
-    assert renamed("speculative:draft=llama").settings()["draft"] == "/models/llama"
+def test_copies_of_a_columns_own_model_are_no_other_models() -> None:
     for draft in ("hybrid", "trained", "int4", "int8", "bf16"):
-        assert renamed(f"speculative:draft={draft}").settings()["draft"] == draft
+        assert parse_column(f"speculative:draft={draft}").drafts == {}
     assert parse_column("speculative:draft=a/b").drafts == {"draft": "a/b"}
-    assert parse_column("speculative:draft=int4").drafts == parse_column("kv").drafts == {}
+    assert parse_column("kv:model=llama").drafts == {}
 
 
 def test_a_grammar_of_ones_own_goes_where_it_is_asked_for() -> None:

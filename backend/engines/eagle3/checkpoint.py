@@ -10,14 +10,7 @@ from numpy.typing import NDArray
 
 from backend.engines.engine import no_trained_draft
 from backend.errors import DerbyError
-from backend.models.files import (
-    BUILT_IN,
-    Say,
-    loading_error,
-    model_files,
-    model_folder,
-    read_object,
-)
+from backend.models.files import BUILT_IN, Say, loading, model_files, model_folder, read_object
 from backend.types import Layers, ModelSpec
 
 if TYPE_CHECKING:
@@ -98,7 +91,8 @@ def read_checkpoint(folder: Path, target: ModelSpec, say: Say) -> Checkpoint:
     states = len(layers) * files.hidden
     if "fc.weight" in weights and weights["fc.weight"].shape[1] != states:
         raise unfit(f"it reads {weights['fc.weight'].shape[1]} hidden numbers of {states}")
-    vocabulary = _vocabulary(weights.pop(MAP, None))
+    offsets = weights.pop(MAP, None)
+    vocabulary = None if offsets is None else np.arange(len(offsets)) + offsets.numpy()
     if vocabulary is not None and vocabulary.max() >= files.vocab_size:
         raise unfit(f"it drafts token {vocabulary.max()} of {files.vocab_size}")
     embedding = weights.pop(INPUT, None)
@@ -145,13 +139,10 @@ def _shape(config: dict[str, Any], folder: Path, states: int, vocabulary: int) -
 
     from backend.engines.eagle3.network import Eagle3Shape
 
-    try:
+    with loading(folder.name, f"The {CONFIG} of {folder.name} cannot be read"):
         layer: Any = LlamaConfig(**(config.get("transformer_layer_config") or config))
         rope: Any = layer.rope_parameters
         rotary: Any = LlamaRotaryEmbedding(layer)
-    except Exception as error:  # whatever its makers wrote
-        what = f"The {CONFIG} of {folder.name} cannot be read"
-        raise loading_error(folder.name, what, error) from error
     odd = {
         f"RoPE of the type {rope['rope_type']}": rope["rope_type"] not in ROPES,
         f"the activation {layer.hidden_act}": layer.hidden_act != "silu",
@@ -174,12 +165,6 @@ def _shape(config: dict[str, Any], folder: Path, states: int, vocabulary: int) -
         bool(config.get("norm_before_residual")),
         tuple(rotary.inv_freq.tolist()),
     )
-
-
-def _vocabulary(offsets: "Tensor | None") -> NDArray[np.int64] | None:
-    if offsets is None:
-        return None
-    return np.arange(len(offsets), dtype=np.int64) + offsets.numpy()
 
 
 def _draft_weights(folder: Path) -> dict[str, "Tensor"]:

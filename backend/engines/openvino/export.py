@@ -34,7 +34,7 @@ from backend.models.files import (
     IR,
     ModelFiles,
     Say,
-    loading_error,
+    loading,
     model_files,
     read_object,
     stored_precision,
@@ -136,17 +136,15 @@ def converted(files: ModelFiles, name: str, folder: Path) -> tuple["ov.Model", L
     if quantised := read_object(files.folder / "config.json", name).get("quantization_config"):
         method = str(quantised.get("quant_method", "unknown"))
         raise unsupported(files, f"weights in {method:.40}")
-    try:
+    with loading(name, f"The model {name!r} cannot be loaded"):
         config = AutoConfig.from_pretrained(files.folder, trust_remote_code=False)
-    except Exception as error:  # whatever its makers wrote
-        raise loading_error(name, f"The model {name!r} cannot be loaded", error) from error
     text = text_config(config)
     if getattr(text, "attn_logit_softcapping", None):
         raise unsupported(files, "capped attention scores")
     exporter = _exporter(text.model_type)
     if exporter is None:
         raise unsupported(files, "no exporter")
-    model = load_model(ModelSpec(name, "torch", "fp32"), files, {}).eval()
+    model = load_model(ModelSpec(name, "torch", "fp32"), files, {})
     # This pass would otherwise have longrope share a tensor, which no trace takes.
     fix_positions(model)
     with torch.inference_mode():

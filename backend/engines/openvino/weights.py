@@ -8,9 +8,9 @@ the codes that it was published in: to quantise it anew would change every fourt
 import logging
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -89,7 +89,7 @@ def compressed(model: "ov.Model", spec: ModelSpec, say: Say) -> "ov.Model":
             f"Only the built-in model's weights are published codes, which {spec.precision} is: "
             f"choose int{bits} for {spec.name!r}."
         )
-    return int4(model) if bits == 4 else int8(model)
+    return rounded(model, bits)
 
 
 def exact(model: "ov.Model", tensors: Mapping[str, Packed], bits: int) -> "ov.Model":
@@ -139,38 +139,26 @@ def matrices_of(model: "ov.Model") -> list["ov.op.Constant"]:
     return list({matrix.get_friendly_name(): matrix for matrix in matrices}.values())
 
 
-def int8(model: "ov.Model") -> "ov.Model":
-    """8 bits a weight, one scale and zero point a row. Consumes `model`."""
-    with _silent_nncf() as nncf:
-        return nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_ASYM)
-
-
-def int4(model: "ov.Model") -> "ov.Model":
-    """4 bits a weight in groups of 128 or the largest smaller power of two that fits a matrix; 8
-    for the output projection, and where not even SMALLEST_GROUP fits. Consumes `model`.
+def rounded(model: "ov.Model", bits: int) -> "ov.Model":
+    """8 bits a weight, one scale and zero point a row; or 4 in groups of 128 or the largest smaller
+    power of two that fits a matrix, and 8 for the output projection, and where not even
+    SMALLEST_GROUP fits. Consumes `model`.
     """
-    with _silent_nncf() as nncf:
-        adjusting = nncf.AdvancedCompressionParameters(
-            group_size_fallback_mode=nncf.GroupSizeFallbackMode.ADJUST,
-            min_adjusted_group_size=SMALLEST_GROUP,
-        )
-        return nncf.compress_weights(
-            model,
-            mode=nncf.CompressWeightsMode.INT4_SYM,
-            group_size=128,
-            ratio=1.0,
-            advanced_parameters=adjusting,
-        )
-
-
-@contextmanager
-def _silent_nncf() -> Iterator[Any]:
-    """The module, without the statistics and progress bars that it writes to standard output, where
-    a result may be piped from.
-    """
+    # Its statistics and bars would go to standard output, where a result may be piped from.
     with redirect_stdout(sys.stderr):
         import nncf
 
         # Its own set_log_level() would silence handlers that others share.
         logging.getLogger("nncf").setLevel(logging.ERROR)
-        yield nncf
+        if bits == 8:
+            return nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_ASYM)
+        return nncf.compress_weights(
+            model,
+            mode=nncf.CompressWeightsMode.INT4_SYM,
+            group_size=128,
+            ratio=1.0,
+            advanced_parameters=nncf.AdvancedCompressionParameters(
+                group_size_fallback_mode=nncf.GroupSizeFallbackMode.ADJUST,
+                min_adjusted_group_size=SMALLEST_GROUP,
+            ),
+        )

@@ -26,7 +26,7 @@ from backend.errors import DerbyError, unknown
 from backend.machine import threads
 from backend.models.files import (
     ModelFiles,
-    loading_error,
+    loading,
     model_files,
     model_folder,
     require_all_weights,
@@ -63,39 +63,49 @@ def torch_files(spec: ModelSpec, say: Say) -> ModelFiles:
 def load_model(spec: ModelSpec, files: ModelFiles, placement: dict[str, Any]) -> Any:
     """The transformers model, by from_pretrained's arguments `placement`. Raises DerbyError."""
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig
 
     folder = files.folder
     # TF32 would cost fp32 its exactness, and with it the equality of lossless columns.
     torch.set_float32_matmul_precision("highest")
-    try:
+    with loading(spec.name, f"The torch engine cannot load {spec.name!r}"):
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
         text = text_config(config)
-        load: Any = AutoModelForCausalLM.from_pretrained
-        model, loaded = load(
+        return pretrained(
+            spec,
             folder,
             config=text,
             key_mapping=None if text is config else ALONE,
             dtype=getattr(torch, PRECISIONS[spec.precision]),
             attn_implementation=_attention(text),
+            **placement,
+        )
+
+
+def pretrained(spec: ModelSpec, folder: Path, **arguments: Any) -> Any:
+    """A model in evaluation mode, by from_pretrained's `arguments`, without code of others. Raises
+    DerbyError for one that does not fit on the device or lacks weights, and what transformers does.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    load: Any = AutoModelForCausalLM.from_pretrained
+    try:
+        model, loaded = load(
+            folder,
             use_safetensors=True,
             trust_remote_code=False,
             local_files_only=True,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # they are refused below
-            **placement,
+            **arguments,
         )
     except torch.OutOfMemoryError as error:
         raise DerbyError(
             f"{spec} does not fit on the device: choose bf16, a smaller model or the device AUTO."
         ) from error
-    except (DerbyError, MemoryError):
-        raise
-    except Exception as error:  # whatever a configuration or weights of others make it raise
-        what = f"The torch engine cannot load {spec.name!r}"
-        raise loading_error(spec.name, what, error) from error
     require_all_weights(loaded, spec.name)
-    return model
+    return model.eval()
 
 
 def text_config(config: Any) -> Any:
