@@ -70,7 +70,6 @@ def test_prompts_are_lines_or_json(
         '[{"prompt": "Why?"}, {"prompt": ',
         '{"data": ["Why?"]}',
         '{"messages": [{"role": "system", "content": "Be kind."}]}',
-        "['Why?']",
         "[" * 99_999,
         " \n",
     ],

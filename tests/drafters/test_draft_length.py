@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from loop_runs import PROMPT, drafting, run
 
 from backend.costs import CONTEXT, PassCosts, RunningCosts
+from backend.decoding.sampling import Sampler
 from backend.decoding.seams import UNDECIDED
 from backend.drafters.draft_length import (
     PRIOR_WEIGHT,
@@ -26,7 +27,8 @@ from backend.drafters.draft_length import (
 from backend.drafters.network_drafter import Hybrid, NetworkDrafter
 from backend.drafters.prompt_lookup import PromptLookup
 from backend.engines.fake import FakeEngine
-from backend.types import Outcome, Proposal, Request
+from backend.strategies.declaration import DrafterInputs
+from backend.types import Outcome, Proposal, Request, Sampling
 
 CURVE = PassCosts((1, 2, 4, 8, 16), (10.0, 11.0, 12.0, 14.0, 22.0))
 NO_LOGITS: object = ()
@@ -203,3 +205,11 @@ def test_every_drafter_sums_up_once_when_the_text_has_ended(k: int) -> None:
         run(engine, request, fixed)
         fixed.conclude()
         assert fixed.decision == UNDECIDED
+
+
+def test_where_passes_check_chains_alone_a_draft_guesses_chains() -> None:
+    """A session of such an engine refuses trees."""
+    engine = FakeEngine(period=5, sharpness=4.0, guesses="chains")
+    sampler = Sampler(Sampling())
+    length = DrafterInputs({"auto": True, "k": 8}, engine, CURVE, sampler).draft_length()
+    assert run(engine, Request("x", max_new_tokens=60), drafting(engine, length)).score.drafted > 0

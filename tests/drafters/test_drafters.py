@@ -108,6 +108,7 @@ class Watched(NetworkDrafter):
         if proposal.tokens:
             assert cached(self.session) == [*context, *proposal.tokens][:-1]
             assert proposal.drafted <= min(self.k, budget)
+            assert len(context) + proposal.drafted < len(PROMPT) + 90, "it could not be written"
         return proposal
 
 

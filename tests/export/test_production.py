@@ -70,7 +70,6 @@ def code_of(
         ("kv@torch/bf16:model=a/b", "openvino-genai", "openvino_genai@fp32/CPU:model=a/b"),
         ("lookup@int4-exact:k=2", "openvino-genai", "openvino_genai@int4-exact/CPU:lookup=2"),
         ("kv:grammar=date", "llama.cpp", "llamacpp:grammar=date"),
-        ("llamacpp:spec=ngram-mod", "llama.cpp", "llamacpp:spec=ngram-mod"),
         ("llamacpp:spec=ngram-simple,k=5", "transformers", "transformers:lookup=5"),
         ("openvino_genai:draft=a/b,k=3", "transformers", "transformers:draft=a/b,k=3"),
     ],

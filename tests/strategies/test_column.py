@@ -115,7 +115,6 @@ def test_a_column_is_written_no_longer_than_need_be(column: Column) -> None:
         ("@int8", OwnModel(precision="int8"), "int8"),
         ("@torch/bf16/CUDA", OwnModel("", "torch", "bf16", "CUDA"), "torch, bf16, CUDA"),
         ("@GPU.1", OwnModel(device="GPU.1"), "GPU.1"),
-        ("@ torch / CPU ", OwnModel("", "torch", "", "CPU"), "torch, CPU"),
         (":model=owner/model", OwnModel("owner/model"), "model"),
         ("@int8:model=./x.y", OwnModel("./x.y", "", "int8"), "x.y, int8"),
         ("", RACE_MODEL, ""),
