@@ -5,14 +5,13 @@ titles, servers by their names, and limits. A title never names a place on this 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from pathlib import Path
 
 from backend.engines.engine import EngineDeclaration
 from backend.engines.registry import engine_named
 from backend.errors import DerbyError, unknown
 from backend.libraries.server import is_address
 from backend.limits import PRIVATE, Limits
-from backend.models.files import BUILT_IN, HUB_ID, SUFFIX, is_gguf, is_path
+from backend.models.files import BUILT_IN, HUB_ID, SUFFIX, is_gguf, is_path, path_of
 from backend.strategies.column import Column, settings_of
 from backend.strategies.settings import CodeChoice, ServerChoice
 from backend.types import ModelSpec
@@ -105,7 +104,7 @@ def titled(models: Sequence[str], engines: Sequence[str]) -> Mapping[str, str]:
     for name in models:
         title, place = name, name
         if is_path(name):
-            path = Path(name).expanduser().absolute()
+            path = path_of(name)
             if not path.is_dir() and not (is_gguf(path.name) and path.is_file()):
                 raise DerbyError(f"There is no model folder {name!r}: check the path.")
             title, place = path.name, str(path)

@@ -15,7 +15,6 @@ from backend.machine import quota
         ({"cpu.max": "150000 100000\n"}, "0::/\n", 1.5),
         ({"a/cpu.max": "400000 100000\n", "a/b/cpu.max": "50000 100000\n"}, "0::/a/b\n", 0.5),
         ({"a/cpu.max": "100000 100000\n", "a/b/cpu.max": "max 100000\n"}, "0::/a/b\n", 1.0),
-        ({"other/cpu.max": "50000 100000\n"}, "0::/a\n", inf),
     ],
 )
 def test_the_tightest_group_counts(

@@ -25,7 +25,7 @@ from backend.libraries.library import (
     sampling_arguments,
 )
 from backend.machine import threads
-from backend.models.files import ModelFiles, loading, model_folder
+from backend.models.files import ModelFiles, loading, model_folder, path_of
 from backend.tokenizer import HfTokenizer, prompt_tokens, require_same_vocabulary
 from backend.types import ModelSpec, Request, Sampling
 
@@ -92,7 +92,7 @@ def code_arguments(settings: Settings, folder: str, draft: str) -> dict[str, Any
         except ValueError:
             options[key.strip()] = text.strip()
     if name not in OWN:
-        place = Path(name).expanduser()
+        place = path_of(name)
         if not (place / CODE_FILE).is_file():
             raise DerbyError(f"{name!r:.80} has no {CODE_FILE}: name a folder that has it.")
         return {"custom_generate": str(place), **options}

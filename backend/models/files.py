@@ -4,6 +4,7 @@ import hashlib
 import json
 import logging
 import math
+import os
 import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -106,11 +107,16 @@ def give_titles(titles: Mapping[str, str]) -> None:
     _titles.update(titles)
 
 
+def path_of(name: str) -> Path:
+    """The absolute path that somebody wrote; where nobody is called so, ~NAME stays as it is."""
+    return Path(os.path.expanduser(name)).absolute()  # noqa: PTH111 (pathlib's raises, also of ./~)
+
+
 def _place(name: str, say: Say, *, download: bool = True) -> Path:
     """The folder or file that a name other than the built-in model's stands for."""
     name = _titles.get(name, name)
     if is_path(name):
-        return Path(name).expanduser().absolute()
+        return path_of(name)
     if HUB_ID.fullmatch(name):
         folder, file = hub_folder(name, say, download=download), name.partition(":")[2]
         return _gguf_in(folder, file) if file else folder

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scoreboards import again, board_of, written
 
@@ -242,6 +242,7 @@ def keywords(code: str, function: str) -> dict[str, Any]:
 
 
 @given(columns, requests, names)
+@example(parse_column("speculative:draft=int4"), Request("x"), "./~?~")
 @settings(max_examples=150, deadline=None)
 def test_untrusted_text_stays_a_literal_in_python(
     column: Column, request: Request, name: str
