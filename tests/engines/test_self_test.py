@@ -107,7 +107,6 @@ def test_a_wrong_tree_is_found_on_torch(
     assert_finds(torch_engine(spread, precision, capture), monkeypatch)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("spread", SPREADS)
 def test_a_wrong_tree_is_found_on_openvino(
     spread: float, monkeypatch: Patch, tmp_path: Path
