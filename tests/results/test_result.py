@@ -145,7 +145,8 @@ def test_progress_begins_with_the_first_token_and_what_a_grammar_forced_beside_i
     """Other tokens of a first step took their time: a server's first chunk may have many."""
     first, later = step(0, [1, 2, 3], 1.0), (step(0, [4], 0.5), step(0, [5, 6], 1.0))
     ahead = replace(first, origins=["sampled", "forced", "forced"])
-    for begun, amount in ((first, 0), (ahead, 2)):
+    all_forced = replace(first, origins=["forced"] * 3)
+    for begun, amount in ((first, 0), (ahead, 2), (all_forced, 2)):
         commits = progress_of(board_of("kv", started(0), begun, *later).scores[0], "token")
         assert [each.clock for each in commits] == [0, 0.5, 1.5]
         assert [each.tokens for each in commits] == [amount, 1, 2]
