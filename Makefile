@@ -22,8 +22,9 @@ COMPILE = { test -e .venv/compiled || { nice $(BIN)/python -m compileall -q -x '
 # Half of the tests wait for a browser or another process, so two cores run three at a time. A file's
 # tests share what they have loaded, so they stay together; the longest files are not the last ones
 # in their order. Threads of torch that wait do not spin, which would take
-# the cores from the other tests.
-THREE_AT_A_TIME = --numprocesses 3 --dist loadfile --no-loadscope-reorder
+# the cores from the other tests. Where a library takes its process down the run ends: xdist waits
+# for ever for what it gives to another.
+THREE_AT_A_TIME = --numprocesses 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 .PHONY: run setup libraries quick test types tests test-all test-thorough test-cluster verify bench gpu
 

@@ -8,6 +8,7 @@ import re
 import shutil
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,11 @@ import pytest
 import torch
 from eagle3_drafts import SIZES, random_draft
 from families import byte_tokenizer, make, random_model
-from race_runs import board_after, events_of
+from race_runs import board_after, events_of, streamed
 
 from backend.events import Event, Finished, Step
 from backend.grammar.sources import GrammarSource
+from backend.racing.hosts import ProcessHost
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.scoreboard import Score
@@ -128,16 +130,22 @@ def test_every_column_writes_what_key_value_reuse_writes(
 
 
 def test_a_trained_draft_guesses_in_openvino_genai(
-    tmp_path: Path, models: LoadedModels, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its automatic choice of layers asks for a target of ten."""
+    """Its automatic choice of layers asks for a target of ten. A worker races it, up to three
+    times: on a busy machine the library may crash, see docs/columns.md.
+    """
     monkeypatch.setenv("DECODE_DERBY_CACHE", str(tmp_path / "cache"))
     target = chat_model.make(tmp_path / "target", layers=10)
     draft = random_draft(tmp_path / "eagle3", SIZES, (3, 6, 8))
     columns = "kv", "openvino_genai", f"openvino_genai:draft={draft},k=3"
-    parsed = tuple(map(parse_column, columns))
-    race = Race(REQUEST, parsed, ModelSpec(str(target), "openvino"))
-    scores = raced(race, models)
+    race = Race(REQUEST, tuple(map(parse_column, columns)), ModelSpec(str(target), "openvino"))
+    with closing(ProcessHost()) as host:
+        for _ in range(3):
+            scores = board_after(race.columns, streamed(host, race)).scores
+            if not any("process died" in score.message for score in scores):
+                break
+    assert [score.message for score in scores] == [""] * 3
     assert len({tuple(score.tokens) for score in scores}) == 1
     *_, drafted = scores
     assert drafted.drafted >= 3 * (drafted.steps - 3)
