@@ -20,7 +20,8 @@ window.derby = (() => {
 
   const tabOf = () => new URL(location).searchParams.get("tab") ?? "race";
 
-  let first = tabOf(); // by the address; until it is selected, gradio selects the first one
+  // That of the address, if it names one; until it is selected, gradio selects the first one.
+  let first = new URL(location).searchParams.get("tab");
 
   function go([tab]) {
     const url = new URL(location);

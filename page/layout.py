@@ -79,8 +79,9 @@ def build(host: Host, offer: Offer) -> gr.Blocks:
                 form["lineup"] = form["lineup"] or usual_lineup(form["model"], offer)
             except DerbyError as error:
                 raise refusal(error) from error
-            tab = query.get("tab", "")
-            tabs = gr.Tabs(selected=tab if tab in ("benchmark", "history") else "race")
+            # Who names none may have opened one before this arrives.
+            tab = query.get("tab")
+            tabs = gr.Tabs(selected=tab) if tab in ("benchmark", "history") else gr.skip()
             return [tabs, opening, *(form[name] for name in fields)]
 
         follow(demo.load(load_page, None, [tabs, run, *fields.values()], **CHECKED))

@@ -13,7 +13,7 @@ import psutil
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from browser import Visitor
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from backend.form import EXAMPLES, PRESETS
 
@@ -191,6 +191,25 @@ def test_tabs_have_addresses_and_the_history_opens_a_race_again(enter: Enter) ->
     visitor.open("History")
     page.get_by_role("button", name="Clear").click()
     expect(page.locator("#races").get_by_text("Long")).to_have_count(0)
+
+
+def test_a_tab_stays_that_was_opened_before_the_page_was_filled_in(enter: Enter) -> None:
+    visitor, early = enter(), list[Route]()
+    page = visitor.page
+
+    def hold(route: Route) -> None:
+        early.append(route)
+
+    page.route("**/queue/join*", hold)
+    page.goto(page.url.partition("?")[0])
+    visitor.open("History")
+    expect(page).to_have_url(re.compile("tab=history"))
+    with page.expect_response("**/run/predict*"):  # what follows once it is filled in
+        for answer in early:
+            answer.continue_()
+    expect(page.get_by_role("tab", name="History", exact=True)).to_have_attribute(
+        "aria-selected", "true"
+    )
 
 
 def test_an_example_sets_up_a_race(enter: Enter) -> None:
