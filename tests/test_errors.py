@@ -1,12 +1,11 @@
-"""An error is a sentence that its user can mend, or a reference to the log; it ends each column."""
+"""An error is a sentence that its user can mend, or a reference to the log."""
 
 import errno
 import os
 
 import pytest
 
-from backend.errors import DerbyError, explain
-from backend.events import Failed, failures
+from backend.errors import explain
 
 PLACE = "/srv/derby/cache"
 
@@ -33,8 +32,3 @@ def test_an_error_is_a_sentence_with_a_remedy_and_its_reference_is_in_the_log(
     reference = sentence.rpartition("reference ")[2].removesuffix(").")
     assert len(reference) == 8
     assert reference in caplog.text
-
-
-def test_an_error_ends_each_column() -> None:
-    ends = [Failed(column, "Choose less.") for column in (2, 5)]
-    assert failures((2, 5), DerbyError("Choose less.")) == ends
